@@ -117,11 +117,16 @@ func protocolWord(number uint8) string {
 	return fmt.Sprintf("protocol-%d", number)
 }
 
-// RefuseChain is the chain for frontends without endpoints.
+// RefuseChain is the chain that answers for frontends without endpoints.
 const RefuseChain = "refuse"
 
-// BalanceChain names the chain that spreads connections over n endpoints.
-func BalanceChain(protocol uint8, n int) string {
+// BalanceChain names the chain that a frontend goes to for one of its endpoints,
+// however many there are.
+func BalanceChain(protocol uint8) string { return "balance-" + protocolWord(protocol) }
+
+// countName names both the set of the frontends with n endpoints and the chain
+// that spreads their connections.
+func countName(protocol uint8, n int) string {
 	return fmt.Sprintf("lb-%s-%d", protocolWord(protocol), n)
 }
 
@@ -130,7 +135,7 @@ func NewSkeleton(c Config) Skeleton {
 	s := Skeleton{Family: c.Family, Sets: sets(c.Family)}
 	s.Chains = append(s.Chains, refuse(c.Family), markForMasquerade(c))
 	for _, p := range Protocols() {
-		s.Chains = append(s.Chains, retry(c.Family, p.Word))
+		s.Chains = append(s.Chains, balance(c.Family, p.Word))
 	}
 	s.Chains = append(s.Chains, services(c), masquerading(c))
 	s.Chains = append(s.Chains,
@@ -148,6 +153,7 @@ func sets(f Family) []Set {
 		{Name: string(ServiceCIDRs), Type: addr, Flags: "interval", Comment: "ranges of ClusterIPs"},
 		{Name: string(PodCIDRs), Type: addr, Flags: "interval", Comment: "ranges of pods"},
 		{Name: string(Hairpins), Type: addr + " . " + addr, Comment: "endpoints on this node"},
+		{Name: string(NoEndpoints), Type: front, Comment: "frontends to refuse"},
 		{Name: string(ServiceIPs), Type: front + " : verdict", Map: true, Comment: "the decision for each frontend"},
 	}
 	for _, p := range Protocols() {
@@ -183,25 +189,51 @@ func markForMasquerade(c Config) Chain {
 	}
 }
 
-// retry is met only when a commit falls between the choice of a chain and the
-// choice of an endpoint: the chain's number of endpoints is out of date then, and
-// the one in slot 0 is right for any number. Without it the flow would be
-// confirmed without NAT.
-func retry(f Family, proto string) Chain {
+// balance sends a new connection to one of a frontend's endpoints.
+//
+// The chain lb-PROTOCOL, which Counts fills, finds the frontend's number of
+// endpoints and chooses. Behind it stands what is met only when a commit falls
+// between two look-ups: the choice is made again from slot 0, which is right for
+// any number. Without that the flow would be confirmed without NAT.
+func balance(f Family, proto string) Chain {
 	return Chain{
-		Name:    fmt.Sprintf("lb-%s-retry", proto),
-		Comment: "choose again when a commit came in between",
-		Rules:   []string{choose(f, proto, 1), choose(f, proto, 1), "counter drop"},
+		Name:    "balance-" + proto,
+		Comment: "one of the endpoints, or a refusal if there are none",
+		Rules: []string{
+			"jump lb-" + proto,
+			choose(f, proto, 1),
+			choose(f, proto, 1),
+			fmt.Sprintf("%s daddr . meta l4proto . th dport @%s goto %s", f, NoEndpoints, RefuseChain),
+			"counter drop",
+		},
 	}
 }
 
-// Balance gives the chain that spreads a protocol's connections over n endpoints.
-func Balance(f Family, protocol uint8, n int) Chain {
+// Counts gives the chains that depend on which numbers of endpoints are in use: for
+// each protocol one that finds a frontend's number, trying the numbers in the given
+// order, and one for each number. They are the only rules that are not constant.
+func Counts(f Family, protocol uint8, counts []int) []Chain {
 	proto := protocolWord(protocol)
-	return Chain{
-		Name:    BalanceChain(protocol, n),
-		Comment: fmt.Sprintf("one of %d endpoints, at random", n),
-		Rules:   []string{choose(f, proto, n), fmt.Sprintf("goto lb-%s-retry", proto)},
+	find := Chain{Name: "lb-" + proto, Comment: "how many endpoints a frontend has"}
+	var chains []Chain
+	for _, n := range counts {
+		name := countName(protocol, n)
+		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, proto, name, name))
+		chains = append(chains, Chain{
+			Name:    name,
+			Comment: fmt.Sprintf("one of %d endpoints, at random", n),
+			Rules:   []string{choose(f, proto, n)},
+		})
+	}
+	return append(chains, find)
+}
+
+// CountSet gives the set of the frontends with n endpoints.
+func CountSet(f Family, protocol uint8, n int) Set {
+	return Set{
+		Name:    countName(protocol, n),
+		Type:    f.addrType() + " . inet_service",
+		Comment: fmt.Sprintf("frontends with %d endpoints", n),
 	}
 }
 
@@ -249,8 +281,8 @@ func base(name, hook string, priority int, rules ...string) Chain {
 	return Chain{Name: name, Base: &Hook{hook, priority}, Rules: rules}
 }
 
-// Version is a short digest of everything that the skeleton and its balance chains
-// say. A table that carries it needs no rule written.
+// Version is a short digest of everything that the skeleton and its chains for
+// counts say. A table that carries it needs no rule written.
 func (s Skeleton) Version() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%+v", s.Sets)
@@ -258,7 +290,7 @@ func (s Skeleton) Version() string {
 		fmt.Fprintf(h, "%s %+v %q", c.Name, c.Base, c.Rules)
 	}
 	for _, p := range Protocols() {
-		fmt.Fprintf(h, "%q", Balance(s.Family, p.Number, 2).Rules)
+		fmt.Fprintf(h, "%v", Counts(s.Family, p.Number, []int{2}))
 	}
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }

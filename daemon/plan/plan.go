@@ -3,6 +3,7 @@
 package plan
 
 import (
+	"cmp"
 	"net/netip"
 
 	"onerule/daemon/model"
@@ -12,6 +13,8 @@ import (
 type Config struct {
 	// NodeName is the node that this daemon runs on.
 	NodeName string
+	// ClusterCIDRs are the ranges of pods, of both families.
+	ClusterCIDRs []netip.Prefix
 }
 
 // A Frontend is where clients send.
@@ -19,6 +22,11 @@ type Frontend struct {
 	Addr     netip.Addr
 	Protocol model.Protocol
 	Port     uint16
+}
+
+// Compare orders frontends by address, protocol and port.
+func (f Frontend) Compare(o Frontend) int {
+	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Port, o.Port))
 }
 
 // A Decision says what a new connection to a frontend gets: one of the endpoints,
@@ -36,4 +44,42 @@ type Service struct {
 	ClusterIPs []netip.Addr
 	// Hairpins are the chosen endpoints on this node: they may be their own clients.
 	Hairpins []netip.Addr
+}
+
+// Keys name outcomes that may have changed.
+type Keys struct {
+	Frontends map[Frontend]bool
+	Addrs     map[netip.Addr]bool // among ClusterIPs and hairpins
+	Ranges    bool
+}
+
+// NewKeys gives keys that name nothing.
+func NewKeys() Keys {
+	return Keys{Frontends: map[Frontend]bool{}, Addrs: map[netip.Addr]bool{}}
+}
+
+// Add names what o names, too.
+func (k *Keys) Add(o Keys) {
+	for f := range o.Frontends {
+		k.Frontends[f] = true
+	}
+	for a := range o.Addrs {
+		k.Addrs[a] = true
+	}
+	k.Ranges = k.Ranges || o.Ranges
+}
+
+// Empty says whether the keys name nothing.
+func (k Keys) Empty() bool { return len(k.Frontends) == 0 && len(k.Addrs) == 0 && !k.Ranges }
+
+// An Outcome is what holds for some keys, or for all there are. A key that it does
+// not hold is none of ours.
+type Outcome struct {
+	// Decisions holds the endpoints of each frontend, sorted; none: refuse.
+	Decisions  map[Frontend][]netip.AddrPort
+	ClusterIPs map[netip.Addr]bool
+	Hairpins   map[netip.Addr]bool
+	// The ranges are disjoint and sorted. They are set if the keys name Ranges.
+	PodCIDRs     []netip.Prefix
+	ServiceCIDRs []netip.Prefix
 }

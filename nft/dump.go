@@ -1,0 +1,160 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// dumpBuffer is the most that the kernel puts into one datagram of a dump, and some.
+const dumpBuffer = 64 << 10
+
+// maxDumpTries bounds how often an interrupted dump is begun again.
+const maxDumpTries = 5
+
+// errInterrupted says that what was listed changed meanwhile, so that entries may be
+// missing or double.
+var errInterrupted = errors.New("dump interrupted by a change")
+
+// dump is a netlink socket for listings, read as a stream with a large buffer: no
+// answer is held as a whole.
+type dump struct {
+	fd  int
+	seq uint32
+	buf []byte
+}
+
+func openDump(protocol int) (*dump, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	d := &dump{fd: fd, buf: make([]byte, dumpBuffer)}
+	timeout := unix.Timeval{Sec: 30}
+	if err := errors.Join(
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout)); err != nil {
+		_ = d.close()
+		return nil, fmt.Errorf("prepare netlink socket: %w", err)
+	}
+	return d, nil
+}
+
+func (d *dump) close() error { return unix.Close(d.fd) }
+
+// run asks for a dump and calls f with the payload of each message. The payload is
+// valid during the call only. A dump that something interrupts gives errInterrupted
+// after f has seen all there is.
+func (d *dump) run(kind uint16, payload []byte, f func(payload []byte) error) error {
+	d.seq++
+	if err := d.send(kind, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, payload); err != nil {
+		return err
+	}
+	return d.receive(f)
+}
+
+// receive reads answers up to the end of a dump, or an acknowledgement.
+func (d *dump) receive(f func(payload []byte) error) error {
+	interrupted := false
+	for {
+		n, _, err := unix.Recvfrom(d.fd, d.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("receive from netlink: %w", err)
+		}
+		done, cut, err := d.messages(d.buf[:n], f)
+		interrupted = interrupted || cut
+		if err != nil {
+			return err
+		}
+		if done && interrupted {
+			return errInterrupted
+		}
+		if done {
+			return nil
+		}
+	}
+}
+
+func (d *dump) send(kind uint16, flags uint16, payload []byte) error {
+	msg := make([]byte, unix.SizeofNlMsghdr, unix.SizeofNlMsghdr+len(payload))
+	ne := binary.NativeEndian
+	ne.PutUint32(msg[0:], uint32(unix.SizeofNlMsghdr+len(payload)))
+	ne.PutUint16(msg[4:], kind)
+	ne.PutUint16(msg[6:], flags)
+	ne.PutUint32(msg[8:], d.seq)
+	if err := unix.Sendto(d.fd, append(msg, payload...), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	return nil
+}
+
+// messages handles one datagram: done says that the dump is at its end, cut that it
+// was interrupted.
+func (d *dump) messages(b []byte, f func([]byte) error) (done, cut bool, err error) {
+	ne := binary.NativeEndian
+	for len(b) >= unix.SizeofNlMsghdr {
+		size := int(ne.Uint32(b))
+		if size < unix.SizeofNlMsghdr || size > len(b) {
+			return false, cut, errors.New("netlink message of an impossible length")
+		}
+		kind, flags, body := ne.Uint16(b[4:]), ne.Uint16(b[6:]), b[unix.SizeofNlMsghdr:size]
+		ours := ne.Uint32(b[8:]) == d.seq
+		cut = cut || flags&unix.NLM_F_DUMP_INTR != 0
+		b = b[min(align4(size), len(b)):]
+		if !ours {
+			continue // left over from a dump that was given up
+		}
+		switch kind {
+		case unix.NLMSG_DONE:
+			return true, cut, nil
+		case unix.NLMSG_ERROR:
+			return true, cut, netlinkError(body)
+		}
+		if err := f(body); err != nil {
+			return false, cut, err
+		}
+	}
+	return false, cut, nil
+}
+
+// netlinkError gives the error of an NLMSG_ERROR, nil for an acknowledgement.
+func netlinkError(body []byte) error {
+	if len(body) < 4 {
+		return errors.New("netlink error of an impossible length")
+	}
+	if errno := -int32(binary.NativeEndian.Uint32(body)); errno != 0 {
+		return unix.Errno(errno)
+	}
+	return nil
+}
+
+// eachAttr walks netlink attributes, without their flags for nesting and byte order.
+func eachAttr(b []byte, f func(kind uint16, value []byte) error) error {
+	for len(b) >= unix.SizeofNlAttr {
+		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+		if size < unix.SizeofNlAttr || size > len(b) {
+			return errors.New("netlink attribute of an impossible length")
+		}
+		if err := f(kind&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[unix.SizeofNlAttr:size]); err != nil {
+			return err
+		}
+		b = b[min(align4(size), len(b)):]
+	}
+	return nil
+}
+
+func align4(n int) int { return (n + 3) &^ 3 }
+
+// ask sends a request and waits for its acknowledgement.
+func (d *dump) ask(kind uint16, payload []byte) error {
+	d.seq++
+	if err := d.send(kind, unix.NLM_F_REQUEST|unix.NLM_F_ACK, payload); err != nil {
+		return err
+	}
+	return d.receive(func([]byte) error { return nil })
+}

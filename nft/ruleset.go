@@ -1,0 +1,215 @@
+package nft
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"sigs.k8s.io/knftables"
+)
+
+// versionPrefix begins the name of an empty chain that says which skeleton the
+// table has: the one thing that a transaction replaces together with the rules.
+const versionPrefix = "skeleton-"
+
+// rulesetWriter writes what is constant: tables, sets, maps, chains and rules, by
+// running nft.
+type rulesetWriter struct {
+	skeleton Skeleton
+	nft      knftables.Interface
+	conn     *nftables.Conn
+}
+
+// inKernel is what is there of our table.
+type inKernel struct {
+	table  bool
+	chains map[string]*nftables.Chain
+	counts []count
+}
+
+// hooked says whether any of our base chains is there.
+func (k inKernel) hooked(s Skeleton) bool {
+	return slices.ContainsFunc(s.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name] != nil })
+}
+
+func (w rulesetWriter) inspect() (inKernel, error) {
+	k := inKernel{chains: map[string]*nftables.Chain{}}
+	family := kernelTable(w.skeleton.Family).Family
+	tables, err := w.conn.ListTablesOfFamily(family)
+	if err != nil {
+		return k, fmt.Errorf("list tables of family %s: %w", w.skeleton.Family, err)
+	}
+	k.table = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == TableName })
+	if !k.table {
+		return k, nil
+	}
+	chains, err := w.conn.ListChainsOfTableFamily(family)
+	if err != nil {
+		return k, fmt.Errorf("list chains of family %s: %w", w.skeleton.Family, err)
+	}
+	for _, c := range chains {
+		if c.Table.Name != TableName {
+			continue
+		}
+		k.chains[c.Name] = c
+		if protocol, n, ok := countOf(c.Name); ok {
+			k.counts = append(k.counts, count{protocol, n})
+		}
+	}
+	return k, nil
+}
+
+// current says whether the kernel has our rules whole: the version of the skeleton,
+// every chain with as many rules as it should have, and base chains hooked in.
+func (w rulesetWriter) current(k inKernel) (bool, error) {
+	if k.chains[versionPrefix+w.skeleton.Version()] == nil {
+		return false, nil
+	}
+	_, counts := w.counts(k.counts)
+	for _, c := range slices.Concat(w.skeleton.Chains, counts) {
+		have := k.chains[c.Name]
+		if have == nil || (have.Hooknum != nil) != (c.Base != nil) {
+			return false, nil
+		}
+		rules, err := w.conn.GetRules(kernelTable(w.skeleton.Family), have)
+		if err != nil {
+			return false, fmt.Errorf("list rules of chain %s: %w", c.Name, err)
+		}
+		if len(rules) != len(c.Rules) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// counts gives the sets and chains for the counts, which are tried in this order.
+func (w rulesetWriter) counts(order []count) (sets []Set, chains []Chain) {
+	for _, p := range Protocols() {
+		var numbers []int
+		for _, c := range order {
+			if c.protocol == p.Number {
+				numbers = append(numbers, c.n)
+				sets = append(sets, CountSet(w.skeleton.Family, c.protocol, c.n))
+			}
+		}
+		chains = append(chains, Counts(w.skeleton.Family, p.Number, numbers)...)
+	}
+	return sets, chains
+}
+
+// install writes all rules in one transaction. Over older ones it replaces all rules
+// and no element; afresh it begins with an empty table. Base chains are hooked in
+// only if hook is set.
+func (w rulesetWriter) install(ctx context.Context, k inKernel, hook, afresh bool) error {
+	tx := w.nft.NewTransaction()
+	table := &knftables.Table{Comment: knftables.PtrTo("rules for Services")}
+	tx.Add(table)
+	if afresh {
+		tx.Delete(&knftables.Table{})
+		tx.Add(table)
+		k = inKernel{}
+	}
+	sets, chains := w.counts(k.counts)
+	for _, s := range slices.Concat(w.skeleton.Sets, sets) {
+		addSet(tx, s)
+	}
+	chains = slices.Concat(chains, w.skeleton.Chains)
+	addChains(tx, slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook }))
+	w.removeOthers(tx, k, chains)
+	tx.Add(&knftables.Chain{Name: versionPrefix + w.skeleton.Version(), Comment: knftables.PtrTo("the version of these rules")})
+	if err := w.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("write the rules of table %s %s: %w", w.skeleton.Family, TableName, err)
+	}
+	return nil
+}
+
+// removeOthers deletes chains that are none of ours. They may go to each other: all
+// are emptied first.
+func (w rulesetWriter) removeOthers(tx *knftables.Transaction, k inKernel, ours []Chain) {
+	others := maps.Clone(k.chains)
+	delete(others, versionPrefix+w.skeleton.Version())
+	for _, c := range ours {
+		delete(others, c.Name)
+	}
+	names := slices.Sorted(maps.Keys(others))
+	for _, name := range names {
+		tx.Flush(&knftables.Chain{Name: name})
+	}
+	for _, name := range names {
+		tx.Delete(&knftables.Chain{Name: name})
+	}
+}
+
+// hook hooks the base chains in.
+func (w rulesetWriter) hook(ctx context.Context) error {
+	tx := w.nft.NewTransaction()
+	addChains(tx, slices.DeleteFunc(slices.Clone(w.skeleton.Chains), func(c Chain) bool { return c.Base == nil }))
+	if err := w.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("hook the base chains of table %s %s in: %w", w.skeleton.Family, TableName, err)
+	}
+	return nil
+}
+
+// setCounts makes the rules for counts those of order, and deletes what others
+// there were.
+func (w rulesetWriter) setCounts(ctx context.Context, order, remove []count) error {
+	tx := w.nft.NewTransaction()
+	sets, chains := w.counts(order)
+	for _, s := range sets {
+		addSet(tx, s)
+	}
+	addChains(tx, chains)
+	for _, c := range remove {
+		name := countName(c.protocol, c.n)
+		tx.Delete(&knftables.Chain{Name: name})
+		tx.Delete(&knftables.Set{Name: name})
+	}
+	if err := w.nft.Run(ctx, tx); err != nil {
+		return fmt.Errorf("write the rules for counts of table %s %s: %w", w.skeleton.Family, TableName, err)
+	}
+	return nil
+}
+
+func addSet(tx *knftables.Transaction, s Set) {
+	var flags []knftables.SetFlag
+	for flag := range strings.SplitSeq(s.Flags, ",") {
+		if flag != "" {
+			flags = append(flags, knftables.SetFlag(flag))
+		}
+	}
+	typ, typeOf := s.Type, ""
+	if s.TypeOf {
+		typ, typeOf = "", s.Type
+	}
+	comment := knftables.PtrTo(s.Comment)
+	if s.Map {
+		tx.Add(&knftables.Map{Name: s.Name, Type: typ, TypeOf: typeOf, Flags: flags, Comment: comment})
+		return
+	}
+	tx.Add(&knftables.Set{Name: s.Name, Type: typ, TypeOf: typeOf, Flags: flags, Comment: comment})
+}
+
+// addChains adds all chains before any rule, since rules go to chains.
+func addChains(tx *knftables.Transaction, chains []Chain) {
+	for _, c := range chains {
+		chain := &knftables.Chain{Name: c.Name}
+		if c.Comment != "" {
+			chain.Comment = knftables.PtrTo(c.Comment)
+		}
+		if c.Base != nil {
+			chain.Type = knftables.PtrTo(knftables.NATType)
+			chain.Hook = knftables.PtrTo(knftables.BaseChainHook(c.Base.Hook))
+			chain.Priority = knftables.PtrTo(knftables.BaseChainPriority(fmt.Sprint(c.Base.Priority)))
+		}
+		tx.Add(chain)
+		tx.Flush(&knftables.Chain{Name: c.Name})
+	}
+	for _, c := range chains {
+		for _, r := range c.Rules {
+			tx.Add(&knftables.Rule{Chain: c.Name, Rule: r})
+		}
+	}
+}
