@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"sync"
+	"time"
+
+	"onerule/daemon/model"
+)
+
+// A mailbox takes what sources say, from any goroutine and without waiting, and
+// holds it for the loop. Of several changes to one object the last one counts.
+type mailbox struct {
+	mu      sync.Mutex
+	letters letters
+	synced  bool
+	wake    chan struct{} // holds one token while there is something to take
+}
+
+// letters are what came in since the last take.
+type letters struct {
+	changes map[model.Key]model.Change
+	noted   map[string][]model.Note
+	since   time.Time // when the first change came
+}
+
+func newMailbox() *mailbox {
+	return &mailbox{letters: newLetters(), wake: make(chan struct{}, 1)}
+}
+
+func newLetters() letters {
+	return letters{changes: map[model.Key]model.Change{}, noted: map[string][]model.Note{}}
+}
+
+// Changed takes a change of an object in.
+func (m *mailbox) Changed(c model.Change) {
+	m.put(func() {
+		if len(m.letters.changes) == 0 {
+			m.letters.since = time.Now()
+		}
+		m.letters.changes[c.Key] = c
+	})
+}
+
+// Noted takes in what is wrong with an object now; no notes: nothing.
+func (m *mailbox) Noted(object string, notes []model.Note) {
+	m.put(func() { m.letters.noted[object] = notes })
+}
+
+// Synced says that everything has been delivered once.
+func (m *mailbox) Synced() {
+	m.put(func() { m.synced = true })
+}
+
+func (m *mailbox) put(f func()) {
+	m.mu.Lock()
+	f()
+	m.mu.Unlock()
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take gives what came in, once everything has been delivered once; before that it
+// gives false.
+func (m *mailbox) take() (letters, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.synced {
+		return letters{}, false
+	}
+	l := m.letters
+	m.letters = newLetters()
+	return l, true
+}
+
+// waiting says since when a change has been waiting, the zero time if none is.
+func (m *mailbox) waiting() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.letters.changes) == 0 {
+		return time.Time{}
+	}
+	return m.letters.since
+}
