@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
 	"time"
 
 	"sigs.k8s.io/knftables"
@@ -23,6 +25,7 @@ type Program struct {
 	have   State
 	known  bool
 	counts counts
+	sizes  map[string]int
 	total  Operations
 }
 
@@ -55,33 +58,19 @@ func (p *Program) Known() bool { return p.known }
 func (p *Program) Done() Operations { return p.total }
 
 // Sizes gives the number of elements in each set and map, by its name in the
-// kernel, and of rules.
+// kernel, and of rules. The map must not be written.
 func (p *Program) Sizes() (elements map[string]int, rules int) {
-	elements = map[string]int{NoEndpoints: 0}
-	for name, m := range p.have.Addrs {
-		elements[string(name)] = len(m)
-	}
-	for name, m := range p.have.Routes {
-		elements[string(name)] = len(m)
-	}
-	for name, m := range p.have.Ranges {
-		elements[string(name)] = len(m)
-	}
-	for name, m := range p.have.Slots {
-		for f, endpoints := range m {
-			elements[name.Of(f.Protocol)] += len(endpoints)
-		}
-	}
-	for _, m := range p.have.Counts {
-		for f, n := range m {
-			elements[countElement(f, n).Set]++
-		}
-	}
 	_, chains := p.rules.counts(p.counts.order())
-	for _, c := range append(chains, p.rules.skeleton.Chains...) {
+	for _, c := range slices.Concat(chains, p.rules.skeleton.Chains) {
 		rules += len(c.Rules)
 	}
-	return elements, rules
+	return p.sizes, rules
+}
+
+// Has says whether a frontend is ours in the kernel.
+func (p *Program) Has(f Frontend) bool {
+	_, ours := p.have.Routes[ServiceIPs][f]
+	return ours
 }
 
 // Load makes the table hold exactly want, whatever it holds now: it reads the
@@ -96,6 +85,7 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	}
 	want = Settle(have, want)
 	p.counts.recount(have)
+	p.sizes = have.sizes()
 	if err := p.ensureCounts(ctx, want); err != nil {
 		return err
 	}
@@ -169,7 +159,7 @@ func (p *Program) Update(ctx context.Context, keys Keys, want State) error {
 		return ErrUnknown
 	}
 	have := p.have.At(keys)
-	want = Settle(have, want)
+	want = Settle(have, want.At(keys))
 	changes := Diff(have, want)
 	if changes.Empty() {
 		return nil
@@ -198,9 +188,16 @@ func (p *Program) write(c Changes) error {
 	for _, s := range c.Steps {
 		for _, e := range s.Delete {
 			p.counts.use(e, -1)
+			p.sizes[e.Set]--
 		}
 		for _, e := range s.Add {
 			p.counts.use(e, 1)
+			p.sizes[e.Set]++
+		}
+	}
+	for _, ranges := range []map[RangeSet][]netip.Prefix{c.Ranges, c.RangesLast} {
+		for name, list := range ranges {
+			p.sizes[string(name)] = len(list)
 		}
 	}
 	return nil

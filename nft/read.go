@@ -127,8 +127,10 @@ func (s State) take(family Family, set string, e rawElement) error {
 		takeSlot(s.Slots[slotMap], f, int(slot), endpoint)
 		return errors.Join(k.err(), v.err())
 	case set == string(ServiceIPs):
-		f := Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}
-		s.Routes[RouteMap(set)][f] = e.chain
+		if e.chain == "" {
+			return errShape
+		}
+		s.Routes[RouteMap(set)][Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}] = e.chain
 	case set == string(Hairpins):
 		if k.addr() != addr {
 			return errShape

@@ -63,13 +63,18 @@ func (w rulesetWriter) inspect() (inKernel, error) {
 }
 
 // current says whether the kernel has our rules whole: the version of the skeleton,
-// every chain with as many rules as it should have, and base chains hooked in.
+// every chain with as many rules as it should have and no other chain, and base
+// chains hooked in.
 func (w rulesetWriter) current(k inKernel) (bool, error) {
 	if k.chains[versionPrefix+w.skeleton.Version()] == nil {
 		return false, nil
 	}
-	_, counts := w.counts(k.counts)
-	for _, c := range slices.Concat(w.skeleton.Chains, counts) {
+	_, chains := w.counts(k.counts)
+	chains = slices.Concat(chains, w.skeleton.Chains)
+	if len(k.chains) != len(chains)+1 {
+		return false, nil
+	}
+	for _, c := range chains {
 		have := k.chains[c.Name]
 		if have == nil || (have.Hooknum != nil) != (c.Base != nil) {
 			return false, nil

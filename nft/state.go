@@ -168,6 +168,32 @@ func put[K comparable, V any](to, from map[K]V, keys map[K]bool) {
 	}
 }
 
+// sizes gives the number of elements of each set and map, by its name in the
+// kernel.
+func (s State) sizes() map[string]int {
+	n := map[string]int{}
+	for name, m := range s.Addrs {
+		n[string(name)] = len(m)
+	}
+	for name, m := range s.Ranges {
+		n[string(name)] = len(m)
+	}
+	for name, m := range s.Routes {
+		n[string(name)] = len(m)
+	}
+	for name, m := range s.Slots {
+		for f, endpoints := range m {
+			n[name.Of(f.Protocol)] += len(endpoints)
+		}
+	}
+	for _, m := range s.Counts {
+		for f, count := range m {
+			n[countElement(f, count).Set]++
+		}
+	}
+	return n
+}
+
 // Settle gives want with each frontend's endpoints in the slots where have holds
 // them already, so that a change of one endpoint writes at most two slots however
 // many there are.

@@ -1,0 +1,348 @@
+package nft_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"onerule/nft"
+	"onerule/test/netns"
+)
+
+// What netlink writes is what nft would write for the text of the same changes.
+func TestNetlinkWritesWhatTheTextSays(t *testing.T) {
+	r := seeded(t, 2)
+	each(t, func(t *testing.T, family nft.Family) {
+		byNetlink, byText := netns.New(t, "netlink"), netns.New(t, "text")
+		p, q := program(t, byNetlink, config(family)), program(t, byText, config(family))
+		load(t, byNetlink, p, everyCount(family))
+		load(t, byText, q, everyCount(family))
+		have := everyCount(family)
+		for range 10 {
+			want := nft.Settle(have, randomWorld(r, family))
+			script := nft.Diff(have, want).Text(family)
+			byText.Run(t, "nft", "-f", file(t, script))
+			load(t, byNetlink, p, want)
+			if diff := cmp.Diff(sorted(listing(t, byText, family)), sorted(listing(t, byNetlink, family))); diff != "" {
+				t.Fatalf("after\n%s\nthe tables differ (-text +netlink): %s", script, diff)
+			}
+			have = want
+		}
+	})
+}
+
+// everyCount uses all numbers of endpoints that randomWorld has, so that rules for
+// them are in.
+func everyCount(family nft.Family) nft.State {
+	s := nft.NewState()
+	for _, p := range nft.Protocols() {
+		for n := range 7 {
+			s.Balance(nft.Frontend{Addr: vip(family, 100+n), Protocol: p.Number, Port: 80}, endpoints(family, 0, n))
+		}
+	}
+	return s
+}
+
+func file(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "script.nft")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// sorted splits a listing in elements and sorts them: the order within a set is the
+// kernel's.
+func sorted(listing string) []string {
+	words := strings.FieldsFunc(listing, func(r rune) bool { return r == ',' || r == '\n' })
+	var list []string
+	for _, w := range words {
+		w = strings.TrimPrefix(strings.Trim(w, " \t}"), "elements = { ")
+		list = append(list, strings.TrimSpace(w))
+	}
+	// The rules for counts stand in the order of their use: compare as a set.
+	seen := map[string]int{}
+	for _, w := range list {
+		seen[w]++
+	}
+	list = list[:0]
+	for w, n := range seen {
+		list = append(list, fmt.Sprintf("%s x%d", w, n))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// I6: a restart with unchanged input writes nothing, and another skeleton replaces
+// the rules in one transaction and no element.
+func TestI6RestartWritesNothing(t *testing.T) {
+	r := seeded(t, 3)
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		want := randomWorld(r, family)
+		load(t, ns, program(t, ns, config(family)), want)
+		before := listing(t, ns, family)
+		done := load(t, ns, program(t, ns, config(family)), shuffled(r, want))
+		if done.Transactions != 0 || done.Listings == 0 {
+			t.Errorf("a restart did %+v, want listings and nothing else", done)
+		}
+		if diff := cmp.Diff(before, listing(t, ns, family)); diff != "" {
+			t.Errorf("a restart changed the table: %s", diff)
+		}
+
+		other := config(family)
+		other.MasqueradeBit = 20
+		done = load(t, ns, program(t, ns, other), want)
+		if done.Transactions != 1 || done.Rulesets != 1 || done.Added+done.Deleted != 0 {
+			t.Errorf("another skeleton did %+v, want one transaction of rules", done)
+		}
+		after := listing(t, ns, family)
+		if !strings.Contains(after, "0x00100000") || strings.Contains(after, "0x00004000") {
+			t.Errorf("the mark is not the new one:\n%s", after)
+		}
+		done = load(t, ns, program(t, ns, other), want)
+		if done.Transactions != 0 {
+			t.Errorf("a restart after that did %+v, want nothing", done)
+		}
+	})
+}
+
+// I5: whatever somebody did to the table, a load heals it.
+func TestLoadHealsWhatOthersDid(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		p := program(t, ns, config(family))
+		want := world(family, 20, 3)
+		want.Ranges[nft.ServiceCIDRs] = ranges(family, 16, 2)
+		load(t, ns, p, want)
+		healthy := sorted(listing(t, ns, family))
+		table := "table " + family.String() + " onerule"
+		in := family.String() + " onerule "
+		f := web(family, 3)
+		for _, damage := range []string{
+			"delete " + table,
+			"flush ruleset",
+			"flush " + table,
+			"flush chain " + in + "balance-tcp",
+			"flush chain " + in + "nat-prerouting\ndelete chain " + in + "nat-prerouting",
+			"flush map " + in + "service-ips",
+			"flush set " + in + "lb-tcp-3",
+			"flush set " + in + "service-cidrs",
+			fmt.Sprintf("delete element %s endpoints-tcp { %s . 80 . 1 }", in, f.Addr),
+			fmt.Sprintf("add element %s endpoints-tcp { %s . 80 . 7 : %s . 1 }", in, f.Addr, f.Addr),
+			fmt.Sprintf("add element %s no-endpoints { %s . tcp . 80 }", in, f.Addr),
+			fmt.Sprintf("add element %s hairpins { %s . %s }", in, f.Addr, vip(family, 4)),
+			fmt.Sprintf("add element %s service-ips { %s . tcp . 81 : drop }", in, f.Addr),
+			"add rule " + in + "services drop",
+			"add chain " + in + "foreign\nadd rule " + in + "foreign drop",
+		} {
+			name, _, _ := strings.Cut(strings.ReplaceAll(damage, "onerule ", ""), "\n")
+			t.Run(name, func(t *testing.T) {
+				ns.Run(t, "nft", "-f", file(t, damage+"\n"))
+				if cmp.Equal(healthy, sorted(tryListing(ns, family))) {
+					t.Fatal("the damage left the table as it was")
+				}
+				load(t, ns, p, want)
+				if diff := cmp.Diff(healthy, sorted(listing(t, ns, family))); diff != "" {
+					t.Errorf("the table is not as before (-before +after): %s", diff)
+				}
+			})
+		}
+	})
+}
+
+func tryListing(ns *netns.NS, family nft.Family) string {
+	out, err := ns.Output("nft", "-s", "-y", "list", "table", family.String(), nft.TableName)
+	if err != nil {
+		return "no table"
+	}
+	return out
+}
+
+// I5: a steady state writes what changed and lists nothing; a failed write makes the
+// state unknown, and the next load finds it again.
+func TestI5UpdatesListNothingAndFailuresAreHealed(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		p := program(t, ns, config(family))
+		f := web(family, 3)
+		want := world(family, 20, 3)
+		if err := p.Update(context.Background(), frontends(f), want); !errors.Is(err, nft.ErrUnknown) {
+			t.Errorf("an update before the first load gives %v, want %v", err, nft.ErrUnknown)
+		}
+		load(t, ns, p, want)
+
+		want.Balance(f, endpoints(family, 500, 3))
+		done := update(t, ns, p, frontends(f), want)
+		if want := (nft.Operations{Transactions: 1, Added: 3, Deleted: 3}); done != want {
+			t.Errorf("an update did %+v, want %+v", done, want)
+		}
+		if done := update(t, ns, p, frontends(f), want); done != (nft.Operations{}) {
+			t.Errorf("the same update again did %+v, want nothing", done)
+		}
+
+		ns.Run(t, "nft", "flush", "map", family.String(), "onerule", "endpoints-tcp")
+		want.Balance(f, endpoints(family, 600, 2))
+		do(t, ns, func() error {
+			if err := p.Update(context.Background(), frontends(f), want); err == nil {
+				t.Error("an update that deletes what is not there succeeded")
+			}
+			return nil
+		})
+		if p.Known() {
+			t.Error("the state counts as known after a failed write")
+		}
+		load(t, ns, p, want)
+		if got := elements(t, ns, family, "set", "lb-tcp-2"); got != fmt.Sprintf("%s . 80", f.Addr) {
+			t.Errorf("got frontends with two endpoints %q", got)
+		}
+	})
+}
+
+// I1: chains, rules and sets do not depend on the number of Services or endpoints.
+func TestI1RulesDoNotDependOnServices(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		var shapes []string
+		for _, services := range []int{10, 5000} {
+			ns := netns.New(t, "node")
+			load(t, ns, program(t, ns, config(family)), world(family, services, 3))
+			// --terse leaves elements out: what remains is all that is no element.
+			shapes = append(shapes, ns.Run(t, "nft", "-s", "-y", "--terse", "list", "ruleset"))
+			if got := strings.Count(elements(t, ns, family, "map", "service-ips"), ":"); family == nft.IPv4 && got != services {
+				t.Errorf("got %d frontends, want %d", got, services)
+			}
+		}
+		if diff := cmp.Diff(shapes[0], shapes[1]); diff != "" {
+			t.Errorf("tables at 10 and 5,000 services differ in more than elements: %s", diff)
+		}
+	})
+}
+
+// Rules for a number of endpoints come with its first use, and go some time after its
+// last.
+func TestRulesForCountsComeAndGo(t *testing.T) {
+	ns := netns.New(t, "node")
+	p := program(t, ns, config(nft.IPv4))
+	want := world(nft.IPv4, 5, 3)
+	load(t, ns, p, want)
+	f := web(nft.IPv4, 0)
+	want.Balance(f, endpoints(nft.IPv4, 0, 4))
+	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 1 {
+		t.Errorf("the first use of a number did %+v, want one ruleset", done)
+	}
+	if got := rulesFor(t, ns); got != "3 4" {
+		t.Errorf("got rules for %q, want the most frequent number first", got)
+	}
+	want.Balance(f, endpoints(nft.IPv4, 0, 3))
+	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 0 {
+		t.Errorf("the last use of a number did %+v, want no ruleset", done)
+	}
+	start := time.Unix(0, 0)
+	for _, c := range []struct {
+		after time.Duration
+		want  int
+		rules string
+	}{{0, 0, "3 4"}, {59 * time.Second, 0, "3 4"}, {60 * time.Second, 1, "3"}, {time.Hour, 0, "3"}} {
+		do(t, ns, func() error {
+			n, err := p.Retire(context.Background(), start.Add(c.after), time.Minute)
+			if n != c.want {
+				t.Errorf("after %s %d numbers went, want %d", c.after, n, c.want)
+			}
+			return err
+		})
+		if got := rulesFor(t, ns); got != c.rules {
+			t.Errorf("after %s: got rules for %q, want %q", c.after, got, c.rules)
+		}
+	}
+	want.Balance(f, endpoints(nft.IPv4, 0, 4))
+	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 1 {
+		t.Errorf("the first use after that did %+v, want one ruleset", done)
+	}
+}
+
+func rulesFor(t *testing.T, ns *netns.NS) string {
+	t.Helper()
+	var counts []string
+	for line := range strings.Lines(ns.Run(t, "nft", "list", "chain", "ip", "onerule", "lb-tcp")) {
+		if _, n, ok := strings.Cut(strings.TrimSpace(line), "goto lb-tcp-"); ok {
+			counts = append(counts, n)
+		}
+	}
+	return strings.Join(counts, " ")
+}
+
+// People save rulesets with nft list ruleset: what it prints must load again.
+func TestListedRulesetLoadsAgain(t *testing.T) {
+	r := seeded(t, 4)
+	ns, other := netns.New(t, "node"), netns.New(t, "other")
+	for _, family := range families() {
+		p := program(t, ns, config(family))
+		load(t, ns, p, everyCount(family))
+		load(t, ns, p, randomWorld(r, family))
+	}
+	saved := ns.Run(t, "nft", "list", "ruleset")
+	other.Run(t, "nft", "-f", file(t, saved))
+	if diff := cmp.Diff(sorted(saved), sorted(other.Run(t, "nft", "list", "ruleset"))); diff != "" {
+		t.Errorf("the ruleset that was loaded again differs (-saved +loaded): %s", diff)
+	}
+}
+
+// On a cold start what the cluster itself needs is served before the rest is in, and
+// every transaction is bounded.
+func TestColdStartIsBounded(t *testing.T) {
+	ns := netns.New(t, "node")
+	p := program(t, ns, config(nft.IPv4))
+	want := world(nft.IPv4, 5000, 10)
+	ctx := context.Background()
+	before := p.Done()
+	do(t, ns, func() error { return p.Load(ctx, want, frontends(web(nft.IPv4, 4242))) })
+	done := p.Done()
+	elements := done.Added - before.Added
+	if elements != 5000*13 {
+		t.Errorf("got %d elements, want %d", elements, 5000*13)
+	}
+	// Three runs of nft (rules, counts, hooks), one transaction for what comes first,
+	// the rest in transactions of 20,000.
+	if done.Rulesets != 3 || done.Transactions != 3+1+4 {
+		t.Errorf("got %+v, want 3 rulesets in 8 transactions", done)
+	}
+	if got := len(ns.Run(t, "nft", "list", "chain", "ip", "onerule", "nat-prerouting")); got == 0 {
+		t.Error("the base chain is not there")
+	}
+}
+
+func TestRangesAreReadAsTheyWereWritten(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		bits := 32
+		if family == nft.IPv6 {
+			bits = 128
+		}
+		all := netip.PrefixFrom(ranges(family, 16, 1)[0].Addr(), 0).Masked()
+		for _, list := range [][]netip.Prefix{
+			{all}, ranges(family, 16, 1), ranges(family, 16, 5),
+			{netip.PrefixFrom(vip(family, 1), bits)},
+			{netip.PrefixFrom(vip(family, 1), bits), netip.PrefixFrom(vip(family, 2), bits-1)},
+			nil,
+		} {
+			s := nft.NewState()
+			if list != nil {
+				s.Ranges[nft.ServiceCIDRs] = list
+			}
+			load(t, ns, program(t, ns, config(family)), s)
+			if done := load(t, ns, program(t, ns, config(family)), s); done.Transactions != 0 {
+				t.Errorf("%v: a restart did %+v, want nothing", list, done)
+			}
+		}
+	})
+}
