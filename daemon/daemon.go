@@ -67,6 +67,7 @@ func New(cfg Config) (*Daemon, error) {
 		notes:    map[string][]model.Note{},
 		retry:    firstRetry,
 	}
+	d.metrics.skip(nil)
 	d.health = newHealth(d.mailbox)
 	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int) {
 		d.metrics.conntrack.WithLabelValues(familyLabel(f)).Add(float64(n))

@@ -113,7 +113,9 @@ func (m *metrics) did(family nft.Family, before nft.Operations, p *nft.Program) 
 
 // skip makes the gauge say what notes say.
 func (m *metrics) skip(notes map[string][]model.Note) {
-	m.skipped.Reset()
+	for _, reason := range model.Reasons() {
+		m.skipped.WithLabelValues(string(reason)).Set(0)
+	}
 	for _, list := range notes {
 		for _, n := range list {
 			m.skipped.WithLabelValues(string(n.Reason)).Inc()

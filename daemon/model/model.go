@@ -164,3 +164,11 @@ type Note struct {
 	Field  string // path of the field, like spec.ports[0].port; may be empty
 	Detail string // for people: what was found and what was expected
 }
+
+// Reasons lists all reasons.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonParse, ReasonUnknownKind, ReasonInvalidName, ReasonInvalidAddress, ReasonInvalidPort,
+		ReasonInvalidProtocol, ReasonNoService, ReasonAddressType, ReasonDuplicateObject, ReasonDuplicateFrontend,
+	}
+}

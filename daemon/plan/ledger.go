@@ -70,7 +70,7 @@ func (l *Ledger) Apply(changes []model.Change) Applied {
 			a.Touched.Ranges = true
 		}
 	}
-	for name := range dirty {
+	for _, name := range slices.SortedFunc(maps.Keys(dirty), model.Name.Compare) {
 		l.replan(name, &a)
 	}
 	return a
