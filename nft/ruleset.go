@@ -125,8 +125,14 @@ func (w rulesetWriter) install(ctx context.Context, k inKernel, hook, afresh boo
 	addChains(tx, slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook }))
 	w.removeOthers(tx, k, chains)
 	tx.Add(&knftables.Chain{Name: versionPrefix + w.skeleton.Version(), Comment: knftables.PtrTo("the version of these rules")})
+	return w.run(ctx, tx, "write the rules")
+}
+
+// run runs a transaction. nft shows the line of its script and points into it, for
+// every line that fails: the first says enough.
+func (w rulesetWriter) run(ctx context.Context, tx *knftables.Transaction, step string) error {
 	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("write the rules of table %s %s: %w", w.skeleton.Family, TableName, err)
+		return fmt.Errorf("%s of table %s %s: %s", step, w.skeleton.Family, TableName, firstLine(err.Error()))
 	}
 	return nil
 }
@@ -152,10 +158,7 @@ func (w rulesetWriter) removeOthers(tx *knftables.Transaction, k inKernel, ours 
 func (w rulesetWriter) hook(ctx context.Context) error {
 	tx := w.nft.NewTransaction()
 	addChains(tx, slices.DeleteFunc(slices.Clone(w.skeleton.Chains), func(c Chain) bool { return c.Base == nil }))
-	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("hook the base chains of table %s %s in: %w", w.skeleton.Family, TableName, err)
-	}
-	return nil
+	return w.run(ctx, tx, "hook in the base chains")
 }
 
 // setCounts makes the rules for counts those of order, and deletes what others
@@ -172,10 +175,7 @@ func (w rulesetWriter) setCounts(ctx context.Context, order, remove []count) err
 		tx.Delete(&knftables.Chain{Name: name})
 		tx.Delete(&knftables.Set{Name: name})
 	}
-	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("write the rules for counts of table %s %s: %w", w.skeleton.Family, TableName, err)
-	}
-	return nil
+	return w.run(ctx, tx, "write the rules for counts")
 }
 
 func addSet(tx *knftables.Transaction, s Set) {
