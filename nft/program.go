@@ -74,7 +74,7 @@ func (p *Program) Has(f Frontend) bool {
 }
 
 // Load makes the table hold exactly want, whatever it holds now: it reads the
-// kernel, and writes what differs. A table that is not there, or not hooked in, is
+// kernel, and writes what differs. The maps of want are the program's from then on. A table that is not there, or not hooked in, is
 // hooked in as soon as the elements that first names are in it; traffic to what
 // comes after passes as before until its own elements are in.
 func (p *Program) Load(ctx context.Context, want State, first Keys) error {

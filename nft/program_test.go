@@ -143,7 +143,7 @@ func TestLoadHealsWhatOthersDid(t *testing.T) {
 			fmt.Sprintf("add element %s no-endpoints { %s . tcp . 80 }", in, f.Addr),
 			fmt.Sprintf("add element %s hairpins { %s . %s }", in, f.Addr, vip(family, 4)),
 			fmt.Sprintf("add element %s service-ips { %s . tcp . 81 : drop }", in, f.Addr),
-			"add rule " + in + "services drop",
+			"add rule " + in + "owned drop",
 			"add chain " + in + "foreign\nadd rule " + in + "foreign drop",
 		} {
 			name, _, _ := strings.Cut(strings.ReplaceAll(damage, "onerule ", ""), "\n")

@@ -120,9 +120,9 @@ func protocolWord(number uint8) string {
 // RefuseChain is the chain that answers for frontends without endpoints.
 const RefuseChain = "refuse"
 
-// BalanceChain names the chain that a frontend goes to for one of its endpoints,
-// however many there are.
-func BalanceChain(protocol uint8) string { return "balance-" + protocolWord(protocol) }
+// ClusterIPChain names the chain that a frontend at a ClusterIP goes to for one of its
+// endpoints, however many there are.
+func ClusterIPChain(protocol uint8) string { return "cluster-ip-" + protocolWord(protocol) }
 
 // countName names both the set of the frontends with n endpoints and the chain
 // that spreads their connections.
@@ -135,9 +135,9 @@ func NewSkeleton(c Config) Skeleton {
 	s := Skeleton{Family: c.Family, Sets: sets(c.Family)}
 	s.Chains = append(s.Chains, refuse(c.Family), markForMasquerade(c))
 	for _, p := range Protocols() {
-		s.Chains = append(s.Chains, balance(c.Family, p.Word))
+		s.Chains = append(s.Chains, balance(c.Family, p.Word), clusterIP(c, p.Word))
 	}
-	s.Chains = append(s.Chains, services(c), masquerading(c))
+	s.Chains = append(s.Chains, owned(c.Family), services(c.Family), masquerading(c))
 	s.Chains = append(s.Chains,
 		base("nat-prerouting", "prerouting", priorityDNAT, "jump services"),
 		base("nat-output", "output", priorityDNAT, "jump services"),
@@ -241,25 +241,50 @@ func choose(f Family, proto string, n int) string {
 	return fmt.Sprintf("dnat %s addr . port to %s daddr . %s dport . numgen random mod %d map @%s-%s", f, f, proto, n, Endpoints, proto)
 }
 
-// services decides for every packet that begins a connection, from pods and other
-// hosts (prerouting) and from this node (output).
-func services(c Config) Chain {
-	f := c.Family.String()
-	dispatch := fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @%s", f, ServiceIPs)
-	chain := Chain{Name: "services", Comment: "the decision for each new connection"}
+// clusterIP decides whether the client keeps its address, then balances. It stands
+// behind the dispatch, not in front of it: a commit cannot fall between the two
+// decisions.
+func clusterIP(c Config, proto string) Chain {
+	chain := Chain{Name: "cluster-ip-" + proto, Comment: "a ClusterIP: clients that are no pods are masqueraded"}
 	switch {
 	case c.MasqueradeAll:
-		chain.Rules = append(chain.Rules, fmt.Sprintf("%s daddr @%s jump mark-for-masquerade", f, ClusterIPs))
+		chain.Comment = "a ClusterIP: all clients are masqueraded"
+		chain.Rules = append(chain.Rules, "jump mark-for-masquerade")
 	case c.Detector == DetectCIDR:
-		chain.Rules = append(chain.Rules, fmt.Sprintf("%s saddr != @%s %s daddr @%s jump mark-for-masquerade", f, PodCIDRs, f, ClusterIPs))
+		chain.Rules = append(chain.Rules, fmt.Sprintf("%s saddr != @%s jump mark-for-masquerade", c.Family, PodCIDRs))
+	default:
+		chain.Comment = "a ClusterIP: all clients keep their address"
 	}
-	chain.Rules = append(chain.Rules,
-		dispatch,
-		// A commit may have fallen into the first look-up: look again before refusing.
-		fmt.Sprintf("%s daddr @%s %s", f, ClusterIPs, dispatch),
-		fmt.Sprintf("%s daddr @%s goto %s", f, ClusterIPs, RefuseChain),
-		fmt.Sprintf("%s daddr @%s counter drop", f, ServiceCIDRs))
+	chain.Rules = append(chain.Rules, "goto balance-"+proto)
 	return chain
+}
+
+// owned is for what the dispatch did not find at an address that is ours. A commit may
+// have fallen into the look-up: it looks again before it refuses.
+func owned(f Family) Chain {
+	return Chain{
+		Name:    "owned",
+		Comment: "no such frontend at one of our addresses",
+		Rules:   []string{dispatch(f), "goto " + RefuseChain},
+	}
+}
+
+func dispatch(f Family) string {
+	return fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @%s", f, ServiceIPs)
+}
+
+// services decides for every packet that begins a connection, from pods and other
+// hosts (prerouting) and from this node (output).
+func services(f Family) Chain {
+	return Chain{
+		Name:    "services",
+		Comment: "the decision for each new connection",
+		Rules: []string{
+			dispatch(f),
+			fmt.Sprintf("%s daddr @%s goto owned", f, ClusterIPs),
+			fmt.Sprintf("%s daddr @%s counter drop", f, ServiceCIDRs),
+		},
+	}
 }
 
 // masquerading replaces the source of what was marked, and of a pod that reaches

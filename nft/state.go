@@ -90,10 +90,10 @@ type Keys struct {
 	Ranges    bool
 }
 
-// Balance says that new connections to a frontend go to one of these endpoints, or
-// are refused if there are none.
+// Balance says that new connections to a frontend at a ClusterIP go to one of these
+// endpoints, or are refused if there are none.
 func (s State) Balance(f Frontend, endpoints []netip.AddrPort) {
-	s.Routes[ServiceIPs][f] = BalanceChain(f.Protocol)
+	s.Routes[ServiceIPs][f] = ClusterIPChain(f.Protocol)
 	s.Counts[Endpoints][f] = len(endpoints)
 	if len(endpoints) > 0 {
 		s.Slots[Endpoints][f] = endpoints

@@ -1,0 +1,64 @@
+# What people and CI call. Only setup changes the machine: it installs Debian
+# packages that are missing. The other targets write to bin/ and Go's cache.
+
+# Which packages make test runs, more flags for go test, and how many packages at
+# a time: one, since tests with real packets share the machine's cores.
+PKG       ?= ./...
+TESTFLAGS ?=
+P         ?= 1
+
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# The version comes from here: Go's own stamp fails where git distrusts the clone's
+# owner.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+# Where tests, the demo and the benchmarks find what is built.
+export ONERULE_BIN := $(CURDIR)/bin
+
+as_root := sh '$(CURDIR)/test/as-root.sh'
+
+# Packages whose tests need root: in a full run each must have passed some.
+tier := onerule/nft,onerule/test/netns,onerule/test/apiserver
+
+.PHONY: help build setup test demo bench lint clean
+.NOTPARALLEL:
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build bin/onerule (the CNI plugin) and bin/oneruled (the node daemon)
+	@mkdir -p bin
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/onerule ./plugin/onerule
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/oneruled ./daemon/oneruled
+
+setup: ## install the Debian packages that are missing
+	@sh test/setup.sh
+
+demo: setup build ## show the main job in network namespaces of its own
+	@CGO_ENABLED=0 go build -o bin/demo ./test/demo
+	@$(as_root) bin/demo
+
+test: setup build ## run all tests, as root; PKG=./nft/... runs some of them
+	@rm -f bin/summary
+	@CGO_ENABLED=0 go build -o bin/count ./test/count
+	@go vet $(PKG)
+	@set -e; export ONERULE_PRIVILEGED=1; \
+	if go list -deps -test $(PKG) | grep -q '^onerule/test/apiserver'; then \
+		ONERULE_ETCD=$$(sh test/tools.sh test/cluster go.etcd.io/etcd/server/v3); \
+		ONERULE_KUBE_APISERVER=$$(sh test/tools.sh test/cluster k8s.io/kubernetes/cmd/kube-apiserver); \
+		export ONERULE_ETCD ONERULE_KUBE_APISERVER; \
+	fi; \
+	bin/count -summary bin/summary -tier '$(if $(filter ./...,$(PKG)),$(tier))' \
+		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $(PKG)
+
+bench: setup build ## measure, and print the figures
+	@CGO_ENABLED=0 go build -o bin/bench ./test/bench
+	@$(as_root) bin/bench $(BENCHFLAGS)
+
+lint: ## run the linters of .golangci.yml over the whole tree
+	@for script in .ci/run test/*.sh; do sh -n "$$script" || exit 1; done
+	@lint=$$(sh test/tools.sh test/lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint) && "$$lint" run
+
+clean: ## remove what was built
+	rm -rf bin
