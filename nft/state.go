@@ -20,14 +20,18 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Port, o.Port))
 }
 
-// The sets and maps of a table whose elements State holds, by their name in the
-// kernel.
-type (
-	AddrSet  string // a set of addresses
-	RangeSet string // an interval set of addresses
-	RouteMap string // frontend : verdict
-	SlotMap  string // frontend . slot : endpoint; one map a protocol, named with -tcp, -udp, -sctp behind it
-)
+// An AddrSet is the name of a set of addresses.
+type AddrSet string
+
+// A RangeSet is the name of an interval set of addresses.
+type RangeSet string
+
+// A RouteMap is the name of a map from frontends to verdicts.
+type RouteMap string
+
+// A SlotMap is what the maps from frontend and slot to endpoint have in common in
+// their names: one for each protocol, with -tcp, -udp or -sctp behind it.
+type SlotMap string
 
 // What a table holds.
 const (

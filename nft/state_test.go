@@ -14,7 +14,7 @@ import (
 	"onerule/nft"
 )
 
-func comparable() cmp.Options {
+func options() cmp.Options {
 	return cmp.Options{cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }), cmpopts.EquateEmpty()}
@@ -92,13 +92,13 @@ func TestI5DiffLeadsFromAnyStateToAnyOther(t *testing.T) {
 			want = nft.Settle(have, want)
 			before := copyOf(have)
 			changes := nft.Diff(have, want)
-			if diff := cmp.Diff(before, have, comparable()); diff != "" {
+			if diff := cmp.Diff(before, have, options()); diff != "" {
 				t.Fatalf("Diff wrote to its argument: %s", diff)
 			}
-			if diff := cmp.Diff(nft.Diff(have, want), changes, comparable()); diff != "" {
+			if diff := cmp.Diff(nft.Diff(have, want), changes, options()); diff != "" {
 				t.Fatalf("a second Diff gives something else: %s", diff)
 			}
-			if diff := cmp.Diff(want, applied(t, have, changes), comparable()); diff != "" {
+			if diff := cmp.Diff(want, applied(t, have, changes), options()); diff != "" {
 				t.Fatalf("changes do not lead to what is wanted (-want +got): %s", diff)
 			}
 			if c := nft.Diff(want, nft.Settle(want, shuffled(r, want))); !c.Empty() {

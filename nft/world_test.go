@@ -2,7 +2,6 @@ package nft_test
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -193,6 +192,6 @@ func frontends(list ...nft.Frontend) nft.Keys {
 
 func seeded(t *testing.T, n uint64) *rand.Rand {
 	t.Helper()
-	t.Log(fmt.Sprintf("seed %d", n))
+	t.Logf("seed %d", n)
 	return rand.New(rand.NewPCG(n, 0))
 }
