@@ -15,6 +15,7 @@ nft                                 nftables
 ip                                  iproute2
 sysctl                              procps
 modprobe                            kmod
+strace                              strace
 /etc/ssl/certs/ca-certificates.crt  ca-certificates
 '
 

@@ -1,0 +1,189 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+)
+
+const fallbackMTU = 1500 // of a node without a default route
+
+// add makes an attachment and prints its result. Everything that can be refused
+// is refused before anything is made.
+func (p Process) add(r request) error {
+	c, err := parseConfig(r.stdin, r.args)
+	if err != nil {
+		return err
+	}
+	if err := c.chooseMTU(); err != nil {
+		return err
+	}
+	pod, err := r.openNetns()
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	s, err := openStore(c.base)
+	if err != nil {
+		return failure(types.ErrIOFailure, err, "state store")
+	}
+	defer s.close()
+	k := r.key(c.network)
+	unlock, err := s.lockAttachment(k)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	rec, err := p.newRecord(s, k, r.netns)
+	if err != nil {
+		return err
+	}
+	if err := refuseExisting(pod, r.ifName); err != nil {
+		return err
+	}
+	var u undo
+	w, err := p.attach(s, &c, rec, pod, &u)
+	if err == nil {
+		err = p.printResult(&c, w, r.netns)
+	}
+	if err != nil {
+		return u.run(err)
+	}
+	return nil
+}
+
+// chooseMTU takes the uplink's where none is configured, so that nothing between
+// pods of two nodes has to be cut.
+func (c *config) chooseMTU() error {
+	families := []family{ipv4, ipv6}
+	if !c.hasIPv6() {
+		families = families[:1]
+	}
+	if c.mtu == 0 {
+		c.mtu = uplinkMTU(families)
+	}
+	if c.mtu == 0 {
+		c.mtu = fallbackMTU
+	}
+	if c.hasIPv6() && c.mtu < minMTU6 {
+		return failure(codeWiring, nil, "the uplink's MTU is %d, and IPv6 needs %d: set mtu", c.mtu, minMTU6)
+	}
+	return nil
+}
+
+// newRecord refuses an attachment that there is already. What is left of one from
+// before a reboot is swept: its links and its namespace are gone.
+func (p Process) newRecord(s *store, k key, netns string) (*record, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, failure(types.ErrIOFailure, err, "state store")
+	}
+	old, err := s.readRecord(k)
+	switch {
+	case errors.Is(err, errBadRecord):
+		p.warn("%v", err)
+	case err != nil:
+		return nil, failure(types.ErrIOFailure, err, "state store")
+	case old != nil && old.BootID == boot:
+		return nil, failure(codeAttachmentExists, nil, "%s exists already, since %s: DEL it first", k, old.Created.Format("2006-01-02 15:04:05 MST"))
+	case old != nil:
+		if err := p.detach(s, k, old, ""); err != nil {
+			return nil, err
+		}
+	}
+	return &record{
+		Network: k.network, Container: k.container, Interface: k.ifName,
+		BootID: boot, Created: p.Now().UTC(), Netns: netns, HostLink: k.hostLink(),
+	}, nil
+}
+
+// refuseExisting says clearly what the kernel would refuse later: the interface
+// name is taken in the pod. It is never deleted: it is another's.
+func refuseExisting(pod ns.NetNS, ifName string) error {
+	return pod.Do(func(ns.NetNS) error {
+		_, err := netlink.LinkByName(ifName)
+		var missing netlink.LinkNotFoundError
+		switch {
+		case errors.As(err, &missing):
+			return nil
+		case err != nil:
+			return failure(codeWiring, err, "look for %s in the pod", ifName)
+		}
+		return failure(codeInterfaceExists, nil, "interface %s exists already in the pod", ifName)
+	})
+}
+
+// attach makes the attachment step by step: the record first, so that a SIGKILL at
+// any point leaves what DEL needs, and each step with its undo.
+func (p Process) attach(s *store, c *config, rec *record, pod ns.NetNS, u *undo) (*wire, error) {
+	k := rec.key()
+	u.push("record", func() error { return s.removeRecord(k) })
+	if err := s.writeRecord(rec); err != nil {
+		return nil, failure(types.ErrIOFailure, err, "state store")
+	}
+	addrs, err := s.allocate(k, c.ranges, c.ips)
+	if err != nil {
+		return nil, err
+	}
+	u.push("addresses", func() error { return s.release(k) })
+
+	w := &wire{key: k, pod: pod, addrs: addrs, mtu: c.mtu, hostMAC: k.mac("node"), podMAC: k.mac("pod")}
+	if c.mac != nil {
+		w.podMAC = c.mac
+	}
+	rec.Addresses, rec.MTU = w.addrs, w.mtu
+	rec.HostMAC, rec.PodMAC = w.hostMAC.String(), w.podMAC.String()
+	if err := s.writeRecord(rec); err != nil {
+		return nil, failure(types.ErrIOFailure, err, "state store")
+	}
+	if err := w.create(); err != nil {
+		return nil, err
+	}
+	u.push("link", func() error { return unwire(k) })
+	u.push("rules in the pod", func() error { return removeRules(pod, addrs) })
+	if err := w.configure(p.warn); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// detach takes an attachment away: the link and with it the routes, then the
+// addresses, the record last. An address is never free while a route leads to it,
+// and what is not done yet is still on record. rec may be nil, netns empty.
+func (p Process) detach(s *store, k key, rec *record, netns string) error {
+	if rec != nil && netns != "" {
+		if err := removeRulesAt(netns, rec); err != nil {
+			p.warn("%s: %v", k, err)
+		}
+	}
+	if err := unwire(k); err != nil {
+		return failure(codeRemoval, err, "remove %s", k)
+	}
+	if err := s.release(k); err != nil {
+		var e *codedError
+		if errors.As(err, &e) {
+			return err
+		}
+		return failure(types.ErrIOFailure, err, "remove %s", k)
+	}
+	if err := s.removeRecord(k); err != nil {
+		return failure(types.ErrIOFailure, err, "remove %s", k)
+	}
+	return nil
+}
+
+// removeRulesAt finds no fault with a namespace that is gone: the rules are, too.
+func removeRulesAt(netns string, rec *record) error {
+	pod, err := ns.GetNS(netns)
+	if err != nil {
+		return nil
+	}
+	defer pod.Close()
+	if err := removeRules(pod, rec.Addresses); err != nil {
+		return fmt.Errorf("clean up in %s: %w", netns, err)
+	}
+	return nil
+}

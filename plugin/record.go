@@ -1,0 +1,138 @@
+package plugin
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// A record is what is known of an attachment. It is on disk before anything of
+// the attachment is made and goes after everything of it is gone.
+type record struct {
+	Network   string `json:"network"`
+	Container string `json:"container"`
+	Interface string `json:"interface"`
+	// BootID tells records of this boot from others: no link survives a reboot.
+	BootID    string       `json:"bootID"`
+	Created   time.Time    `json:"created"`
+	Netns     string       `json:"netns"` // path, for people: it may mean another namespace by now
+	HostLink  string       `json:"hostLink"`
+	HostMAC   string       `json:"hostMAC,omitempty"`
+	PodMAC    string       `json:"podMAC,omitempty"`
+	MTU       int          `json:"mtu,omitempty"`
+	Addresses []netip.Addr `json:"addresses,omitempty"`
+}
+
+func (r *record) key() key { return key{r.Network, r.Container, r.Interface} }
+
+// errBadRecord is what a record is that can't be read as one.
+var errBadRecord = errors.New("no readable record")
+
+// writeRecord writes beside and renames; when it returns, the record survives a
+// loss of power.
+func (s *store) writeRecord(r *record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode the record of %s: %w", r.key(), err)
+	}
+	path := s.recordPath(r.key())
+	if err := writeDurable(path, append(b, '\n')); err != nil {
+		return fmt.Errorf("write the record of %s: %w", r.key(), err)
+	}
+	return nil
+}
+
+// readRecord gives nil for an attachment without a record. One that can't be read
+// is put aside and reported with errBadRecord.
+func (s *store) readRecord(k key) (*record, error) {
+	r, err := s.peekRecord(k)
+	if errors.Is(err, errBadRecord) {
+		err = s.putAside(s.recordPath(k))
+	}
+	return r, err
+}
+
+// peekRecord is readRecord without a change on disk.
+func (s *store) peekRecord(k key) (*record, error) {
+	path := s.recordPath(k)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the record of %s: %w", k, err)
+	}
+	r := new(record)
+	if err := json.Unmarshal(b, r); err != nil || r.key() != k {
+		return nil, fmt.Errorf("%s: %w", path, errBadRecord)
+	}
+	return r, nil
+}
+
+// putAside moves a file that is no record out of the way, where people find it.
+// A rename needs no free block.
+func (s *store) putAside(path string) error {
+	to := filepath.Join(s.dir, "quarantine", filepath.Base(path))
+	if err := os.Rename(path, to); err != nil {
+		return fmt.Errorf("put %s aside: %w", path, err)
+	}
+	return fmt.Errorf("%s: %w: put aside as %s", path, errBadRecord, to)
+}
+
+// removeRecord removes the record and what a killed write left beside it.
+func (s *store) removeRecord(k key) error {
+	path := s.recordPath(k)
+	for _, p := range []string{path, besidePath(path)} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the record of %s: %w", k, err)
+		}
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// records reads all records of the network, and names the files that can't be read
+// as one.
+func (s *store) records() (all []*record, bad []string) {
+	dir := filepath.Join(s.dir, "attachments")
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil // never made: nothing is attached
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), ".json")
+		if !ok || strings.HasPrefix(name, ".") {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile
+		}
+		r := new(record)
+		if err != nil || json.Unmarshal(b, r) != nil || r.Network != s.network || r.key().fileName() != name {
+			bad = append(bad, path)
+			continue
+		}
+		all = append(all, r)
+	}
+	return all, bad
+}
+
+func (s *store) recordPath(k key) string {
+	return filepath.Join(s.dir, "attachments", k.fileName()+".json")
+}
+
+// bootID names the running boot of the machine.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot ID: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
