@@ -221,7 +221,7 @@ func Counts(f Family, protocol uint8, counts []int) []Chain {
 		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, proto, name, name))
 		chains = append(chains, Chain{
 			Name:    name,
-			Comment: fmt.Sprintf("one of %d endpoints, at random", n),
+			Comment: "one of " + counted(n) + ", at random",
 			Rules:   []string{choose(f, proto, n)},
 		})
 	}
@@ -233,8 +233,15 @@ func CountSet(f Family, protocol uint8, n int) Set {
 	return Set{
 		Name:    countName(protocol, n),
 		Type:    f.addrType() + " . inet_service",
-		Comment: fmt.Sprintf("frontends with %d endpoints", n),
+		Comment: "frontends with " + counted(n),
 	}
+}
+
+func counted(n int) string {
+	if n == 1 {
+		return "1 endpoint"
+	}
+	return fmt.Sprintf("%d endpoints", n)
 }
 
 func choose(f Family, proto string, n int) string {
