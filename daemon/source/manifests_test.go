@@ -274,6 +274,47 @@ func TestADirectoryThatIsGoneKeepsWhatItSaid(t *testing.T) {
 	}
 }
 
+// TestTheWatchMovesToANewDirectory looks for the event itself: the next look at all
+// files would hide that there is none.
+func TestTheWatchMovesToANewDirectory(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "inner")
+	mkdir := func() {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mkdir()
+	r := &manifestRun{
+		Manifests: Manifests{Dir: dir, Node: "n1", Log: testr.New(t)},
+		dir:       newDirectory(dir),
+		parser:    parser{node: "n1", convert: newConverter()},
+		holdings:  newHoldings(newRecorder()),
+	}
+	if err := r.watch(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.unwatch()
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	mkdir()
+	r.rescanAll()
+	if err := os.WriteFile(filepath.Join(dir, "web.yaml"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.After(20 * time.Second)
+	for {
+		select {
+		case e := <-r.watcher.Events:
+			if filepath.Base(e.Name) == "web.yaml" {
+				return
+			}
+		case <-deadline:
+			t.Fatal("no event of a file in the new directory")
+		}
+	}
+}
+
 func TestManyFiles(t *testing.T) {
 	const n = 500
 	d := newManifestDir(t)
