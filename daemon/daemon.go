@@ -217,6 +217,7 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program) (m
 	if err := p.Load(ctx, want, first); err != nil {
 		return nil, err
 	}
+	go giveBack() // ends by itself, after a collection
 	fresh := map[nft.Frontend]bool{}
 	for f := range want.Routes[nft.ServiceIPs] {
 		fresh[f] = true

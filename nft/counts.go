@@ -33,48 +33,40 @@ func (c counts) order() []count {
 	return order
 }
 
-// set makes the counts those of the list, used by nobody.
-func (c counts) set(list []count) {
+// set makes the counts those of the list, used as the state says.
+func (c counts) set(list []count, s State) {
 	clear(c)
 	for _, k := range list {
 		c[k] = &usage{}
 	}
-}
-
-// recount takes the numbers of frontends from a state.
-func (c counts) recount(s State) {
-	for _, u := range c {
-		u.frontends = 0
-	}
-	for _, m := range s.Counts {
-		for f, n := range m {
-			if u := c[count{f.Protocol, n}]; u != nil {
-				u.frontends++
-			}
+	s.eachCount(func(k count) {
+		if u := c[k]; u != nil {
+			u.frontends++
 		}
-	}
+	})
 }
 
-// with gives the counts and those of a state besides, which count as used as often
-// as the state does.
-func (c counts) with(s State) counts {
+// missing gives the counts of a state that are not among these, used as it says.
+func (c counts) missing(s State) counts {
 	more := counts{}
-	for k, u := range c {
-		more[k] = u
-	}
+	s.eachCount(func(k count) {
+		if k.n == 0 || c[k] != nil {
+			return
+		}
+		if more[k] == nil {
+			more[k] = &usage{}
+		}
+		more[k].frontends++
+	})
+	return more
+}
+
+func (s State) eachCount(f func(count)) {
 	for _, m := range s.Counts {
-		for f, n := range m {
-			k := count{f.Protocol, n}
-			if n == 0 || c[k] != nil {
-				continue
-			}
-			if more[k] == nil {
-				more[k] = &usage{}
-			}
-			more[k].frontends++
+		for front, n := range m {
+			f(count{front.Protocol, n})
 		}
 	}
-	return more
 }
 
 // use takes note of an element that was written.

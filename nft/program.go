@@ -74,9 +74,10 @@ func (p *Program) Has(f Frontend) bool {
 }
 
 // Load makes the table hold exactly want, whatever it holds now: it reads the
-// kernel, and writes what differs. The maps of want are the program's from then on. A table that is not there, or not hooked in, is
-// hooked in as soon as the elements that first names are in it; traffic to what
-// comes after passes as before until its own elements are in.
+// kernel, and writes what differs. The maps of want are the program's from then on. A
+// table that is not there, or not hooked in, is hooked in as soon as the elements that
+// first names are in it; traffic to what comes after passes as before until its own
+// elements are in.
 func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	p.known = false
 	cold, have, err := p.open(ctx)
@@ -84,9 +85,12 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 		return err
 	}
 	want = Settle(have, want)
-	p.counts.recount(have)
 	p.sizes = have.sizes()
 	if err := p.ensureCounts(ctx, want); err != nil {
+		return err
+	}
+	ranges, last := rangeChanges(have, want)
+	if err := p.write(ranges); err != nil {
 		return err
 	}
 	if cold {
@@ -99,7 +103,12 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 		p.ranRuleset()
 		have.Put(first, want.At(first))
 	}
-	if err := p.write(Diff(have, want)); err != nil {
+	for keys := range parts(have, want) {
+		if err := p.write(Diff(have.At(keys), want.At(keys))); err != nil {
+			return err
+		}
+	}
+	if err := p.write(last); err != nil {
 		return err
 	}
 	p.have, p.known = want, true
@@ -115,11 +124,12 @@ func (p *Program) open(ctx context.Context) (cold bool, have State, err error) {
 		return false, have, err
 	}
 	if k.table {
-		p.counts.set(k.counts)
 		var done Operations
 		have, done, err = read(p.rules.skeleton.Family, k.counts)
 		p.total.add(done)
 		if err == nil {
+			p.counts.set(k.counts, have)
+			k.counts = p.counts.order()
 			cold, err = p.openRules(ctx, k)
 			return cold, have, err
 		}
@@ -127,12 +137,13 @@ func (p *Program) open(ctx context.Context) (cold bool, have State, err error) {
 			return false, have, err
 		}
 	}
-	p.counts.set(nil)
+	have = NewState()
+	p.counts.set(nil, have)
 	if err := p.rules.install(ctx, k, false, k.table); err != nil {
 		return false, have, err
 	}
 	p.ranRuleset()
-	return true, NewState(), nil
+	return true, have, nil
 }
 
 // openRules replaces the rules of a table that is there, unless they are ours.
@@ -206,18 +217,16 @@ func (p *Program) write(c Changes) error {
 // ensureCounts brings in the rules for numbers of endpoints that are used for the
 // first time.
 func (p *Program) ensureCounts(ctx context.Context, want State) error {
-	more := p.counts.with(want)
-	if len(more) == len(p.counts) {
+	missing := p.counts.missing(want)
+	if len(missing) == 0 {
 		return nil
 	}
-	if err := p.rules.setCounts(ctx, more.order(), nil); err != nil {
+	if err := p.rules.addCounts(ctx, missing.order()); err != nil {
 		return err
 	}
 	p.ranRuleset()
-	for c := range more {
-		if p.counts[c] == nil {
-			p.counts[c] = &usage{}
-		}
+	for c := range missing {
+		p.counts[c] = &usage{}
 	}
 	return nil
 }
@@ -236,7 +245,7 @@ func (p *Program) Retire(ctx context.Context, now time.Time, linger time.Duratio
 	for _, c := range old {
 		delete(p.counts, c)
 	}
-	if err := p.rules.setCounts(ctx, p.counts.order(), old); err != nil {
+	if err := p.rules.removeCounts(ctx, old, p.counts.order()); err != nil {
 		p.known = false
 		return 0, err
 	}

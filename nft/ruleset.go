@@ -92,17 +92,24 @@ func (w rulesetWriter) current(k inKernel) (bool, error) {
 
 // counts gives the sets and chains for the counts, which are tried in this order.
 func (w rulesetWriter) counts(order []count) (sets []Set, chains []Chain) {
+	for _, c := range order {
+		sets = append(sets, CountSet(w.skeleton.Family, c.protocol, c.n))
+	}
 	for _, p := range Protocols() {
-		var numbers []int
-		for _, c := range order {
-			if c.protocol == p.Number {
-				numbers = append(numbers, c.n)
-				sets = append(sets, CountSet(w.skeleton.Family, c.protocol, c.n))
-			}
-		}
-		chains = append(chains, Counts(w.skeleton.Family, p.Number, numbers)...)
+		chains = append(chains, Counts(w.skeleton.Family, p.Number, numbers(order, p.Number))...)
 	}
 	return sets, chains
+}
+
+// numbers gives the counts of one protocol.
+func numbers(order []count, protocol uint8) []int {
+	var list []int
+	for _, c := range order {
+		if c.protocol == protocol {
+			list = append(list, c.n)
+		}
+	}
+	return list
 }
 
 // install writes all rules in one transaction. Over older ones it replaces all rules
@@ -122,7 +129,13 @@ func (w rulesetWriter) install(ctx context.Context, k inKernel, hook, afresh boo
 		addSet(tx, s)
 	}
 	chains = slices.Concat(chains, w.skeleton.Chains)
-	addChains(tx, slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook }))
+	chains = slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook })
+	for _, c := range chains {
+		if k.chains[c.Name] != nil {
+			tx.Flush(&knftables.Chain{Name: c.Name})
+		}
+	}
+	addChains(tx, chains)
 	w.removeOthers(tx, k, chains)
 	tx.Add(&knftables.Chain{Name: versionPrefix + w.skeleton.Version(), Comment: knftables.PtrTo("the version of these rules")})
 	return w.run(ctx, tx, "write the rules")
@@ -161,21 +174,40 @@ func (w rulesetWriter) hook(ctx context.Context) error {
 	return w.run(ctx, tx, "hook in the base chains")
 }
 
-// setCounts makes the rules for counts those of order, and deletes what others
-// there were.
-func (w rulesetWriter) setCounts(ctx context.Context, order, remove []count) error {
+// addCounts adds the rules for counts behind those that are there. Nothing that is
+// there is written again: the kernel walks a whole map for each rule that uses it (30
+// to 45 ms for 300,000 elements, 6.18).
+func (w rulesetWriter) addCounts(ctx context.Context, order []count) error {
 	tx := w.nft.NewTransaction()
 	sets, chains := w.counts(order)
 	for _, s := range sets {
 		addSet(tx, s)
 	}
 	addChains(tx, chains)
+	return w.run(ctx, tx, "add the rules for counts")
+}
+
+// removeCounts deletes the rules for counts. A rule has no name to delete it by, so
+// those that find the number are written anew for each protocol concerned.
+func (w rulesetWriter) removeCounts(ctx context.Context, remove, left []count) error {
+	tx := w.nft.NewTransaction()
+	var find []Chain
+	for _, p := range Protocols() {
+		of := func(c count) bool { return c.protocol == p.Number }
+		if slices.ContainsFunc(remove, of) {
+			find = append(find, findCount(w.skeleton.Family, p.Word, numbers(left, p.Number)))
+		}
+	}
+	for _, c := range find {
+		tx.Flush(&knftables.Chain{Name: c.Name})
+	}
+	addChains(tx, find)
 	for _, c := range remove {
 		name := countName(c.protocol, c.n)
 		tx.Delete(&knftables.Chain{Name: name})
 		tx.Delete(&knftables.Set{Name: name})
 	}
-	return w.run(ctx, tx, "write the rules for counts")
+	return w.run(ctx, tx, "delete the rules for counts")
 }
 
 func addSet(tx *knftables.Transaction, s Set) {
@@ -210,7 +242,6 @@ func addChains(tx *knftables.Transaction, chains []Chain) {
 			chain.Priority = knftables.PtrTo(knftables.BaseChainPriority(fmt.Sprint(c.Base.Priority)))
 		}
 		tx.Add(chain)
-		tx.Flush(&knftables.Chain{Name: c.Name})
 	}
 	for _, c := range chains {
 		for _, r := range c.Rules {

@@ -214,18 +214,24 @@ func balance(f Family, proto string) Chain {
 // order, and one for each number. They are the only rules that are not constant.
 func Counts(f Family, protocol uint8, counts []int) []Chain {
 	proto := protocolWord(protocol)
-	find := Chain{Name: "lb-" + proto, Comment: "how many endpoints a frontend has"}
 	var chains []Chain
 	for _, n := range counts {
-		name := countName(protocol, n)
-		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, proto, name, name))
 		chains = append(chains, Chain{
-			Name:    name,
+			Name:    countName(protocol, n),
 			Comment: "one of " + counted(n) + ", at random",
 			Rules:   []string{choose(f, proto, n)},
 		})
 	}
-	return append(chains, find)
+	return append(chains, findCount(f, proto, counts))
+}
+
+func findCount(f Family, proto string, counts []int) Chain {
+	find := Chain{Name: "lb-" + proto, Comment: "how many endpoints a frontend has"}
+	for _, n := range counts {
+		name := fmt.Sprintf("lb-%s-%d", proto, n)
+		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, proto, name, name))
+	}
+	return find
 }
 
 // CountSet gives the set of the frontends with n endpoints.

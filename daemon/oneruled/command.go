@@ -66,6 +66,7 @@ func (o *options) run(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
+	daemon.SpareMemory()
 	log := klog.Background()
 	feed, err := o.source(s, version, log)
 	if err != nil {

@@ -62,6 +62,7 @@ func beSubject(args []string) error {
 		return err
 	}
 	out := reporter{to: json.NewEncoder(os.Stdout)}
+	daemon.SpareMemory()
 	log := klog.Background()
 	d, err := daemon.New(daemon.Config{
 		Plan:          plan.Config{NodeName: nodeName, ClusterCIDRs: []netip.Prefix{podRange()}},
