@@ -1,18 +1,20 @@
 package random_test
 
 import (
+	"context"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"onerule/daemon/model"
 	"onerule/nft"
 	"onerule/test/addr"
+	"onerule/test/hosts"
 	"onerule/test/netns"
 	"onerule/test/oracle"
 	"onerule/test/random"
@@ -140,7 +142,7 @@ func sendable(p oracle.Packet, want oracle.Outcome) bool {
 }
 
 // run sends every trial, several at once, and gives what went wrong.
-func (h *hosts) run(t *testing.T, list []trial, nodeAddrs []netip.Addr) []string {
+func run(t *testing.T, h *hosts.Hosts, list []trial) []string {
 	t.Helper()
 	var wg sync.WaitGroup
 	var lock sync.Mutex
@@ -149,7 +151,7 @@ func (h *hosts) run(t *testing.T, list []trial, nodeAddrs []netip.Addr) []string
 	for range senders {
 		wg.Go(func() {
 			for tr := range next {
-				diff, err := h.check(tr.packet, tr.want, nodeAddrs)
+				diff, err := h.Check(tr.packet, tr.want, hosts.Patience)
 				if err != nil {
 					t.Error(err)
 				}
@@ -170,14 +172,14 @@ func (h *hosts) run(t *testing.T, list []trial, nodeAddrs []netip.Addr) []string
 }
 
 func TestPacketsDoWhatTheOracleSays(t *testing.T) {
-	h := newHosts(t)
+	h := hosts.New(t, random.Pods, random.TargetPorts()...)
 	seed := seed(t)
 	t.Log("SCTP is compared in memory only: this kernel has no SCTP sockets")
 	tally := map[string]int{}
 	for number := range wireRounds {
 		r := begin(seed, number)
 		r.change(0)
-		k := open(t, h.node, r.node)
+		k := open(t, h.Node, r.node)
 		for i, table := range r.node.Tables {
 			k.load(t, i, table.Copy())
 		}
@@ -187,13 +189,13 @@ func TestPacketsDoWhatTheOracleSays(t *testing.T) {
 					k.update(t, i, u)
 				}
 			}
-			h.forget(t)
+			h.Forget(t)
 			list := r.trials(wirePackets)
 			for _, tr := range list {
 				tally[tr.want.Verdict.String()]++
 				tally[protocolName(tr.packet.Protocol)]++
 			}
-			if wrong := h.run(t, list, r.node.Config.NodeAddrs); len(wrong) > 0 {
+			if wrong := run(t, h, list); len(wrong) > 0 {
 				t.Fatalf("round %d, step %d: %s\n%s", number, step, strings.Join(wrong, "\n"), r.facts())
 			}
 		}
@@ -207,6 +209,12 @@ func TestPacketsDoWhatTheOracleSays(t *testing.T) {
 	}
 }
 
+func background(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func protocolName(p model.Protocol) string {
 	if p == oracle.ICMP || p == oracle.ICMPv6 {
 		return "echo"
@@ -215,12 +223,12 @@ func protocolName(p model.Protocol) string {
 }
 
 func TestSeededFaultsAreFoundByPackets(t *testing.T) {
-	h := newHosts(t)
+	h := hosts.New(t, random.Pods, random.TargetPorts()...)
 	seed := seed(t)
 	for _, fault := range random.Faults() {
 		t.Run(fault.Name, func(t *testing.T) {
 			for number := range wireFaults {
-				if wrong := h.findFault(t, beginWith(seed, number, random.DetectBoth()), fault); len(wrong) > 0 {
+				if wrong := findFaultOnWire(t, h, beginWith(seed, number, random.DetectBoth()), fault); len(wrong) > 0 {
 					t.Logf("found in cluster %d by %d packets: %s", number, len(wrong), wrong[0])
 					return
 				}
@@ -230,13 +238,13 @@ func TestSeededFaultsAreFoundByPackets(t *testing.T) {
 	}
 }
 
-// findFault loads a cluster with the fault in it, and gives the packets that found
+// findFaultOnWire loads a cluster with the fault in it, and gives the packets that found
 // it, of those that must reach an endpoint: each of the faults is in their way. They
 // must find nothing when the fault is gone.
-func (h *hosts) findFault(t *testing.T, r *round, fault random.Fault) []string {
+func findFaultOnWire(t *testing.T, h *hosts.Hosts, r *round, fault random.Fault) []string {
 	t.Helper()
 	r.change(0)
-	k := open(t, h.node, r.node)
+	k := open(t, h.Node, r.node)
 	defer k.close()
 	seeded := false
 	for i, table := range r.node.Tables {
@@ -248,12 +256,12 @@ func (h *hosts) findFault(t *testing.T, r *round, fault random.Fault) []string {
 	if !seeded {
 		return nil
 	}
-	h.forget(t)
+	h.Forget(t)
 	reaching := slices.DeleteFunc(r.trials(wirePackets), func(tr trial) bool { return tr.want.Verdict != oracle.Reached })
 	var found []trial
 	var wrong []string
 	for some := range slices.Chunk(reaching, senders) {
-		if wrong = h.run(t, some, r.node.Config.NodeAddrs); len(wrong) > 0 {
+		if wrong = run(t, h, some); len(wrong) > 0 {
 			found = some
 			break
 		}
@@ -262,8 +270,8 @@ func (h *hosts) findFault(t *testing.T, r *round, fault random.Fault) []string {
 		k.load(t, i, table.Copy())
 		k.rewrite(t, nft.NewSkeleton(table.Config))
 	}
-	h.forget(t)
-	if still := h.run(t, found, r.node.Config.NodeAddrs); len(still) > 0 {
+	h.Forget(t)
+	if still := run(t, h, found); len(still) > 0 {
 		t.Fatalf("wrong without the fault:\n%s\n%s", strings.Join(still, "\n"), r.facts())
 	}
 	return wrong

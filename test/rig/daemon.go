@@ -165,6 +165,32 @@ func (d *Daemon) AwaitHealthy() {
 // given in pairs.
 func (d *Daemon) Metric(name string, labels ...string) float64 {
 	d.t.Helper()
+	sum := 0.0
+	for _, m := range d.samples(name) {
+		if matches(m, labels) {
+			sum += value(m)
+		}
+	}
+	return sum
+}
+
+// Series gives all samples of a metric by the values of their labels, which stand in
+// the order of the labels' names with a space between.
+func (d *Daemon) Series(name string) map[string]float64 {
+	d.t.Helper()
+	series := map[string]float64{}
+	for _, m := range d.samples(name) {
+		var values []string
+		for _, l := range m.GetLabel() { // sorted by name
+			values = append(values, l.GetValue())
+		}
+		series[strings.Join(values, " ")] = value(m)
+	}
+	return series
+}
+
+func (d *Daemon) samples(name string) []*dto.Metric {
+	d.t.Helper()
 	_, body, err := d.Get(10249, "/metrics")
 	if err != nil {
 		d.t.Fatalf("ask for metrics: %v", err)
@@ -178,14 +204,10 @@ func (d *Daemon) Metric(name string, labels ...string) float64 {
 	if family == nil {
 		d.t.Fatalf("no metric %s in\n%s", name, body)
 	}
-	sum := 0.0
-	for _, m := range family.GetMetric() {
-		if matches(m, labels) {
-			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
-		}
-	}
-	return sum
+	return family.GetMetric()
 }
+
+func value(m *dto.Metric) float64 { return m.GetCounter().GetValue() + m.GetGauge().GetValue() }
 
 func matches(m *dto.Metric, labels []string) bool {
 	for i := 0; i < len(labels); i += 2 {

@@ -1,0 +1,124 @@
+// Package rows_test proves the specification of ClusterIPs row by row: the real
+// daemon, manifests as a person writes them, and real packets. Every row that is owed
+// stands in owed, and has its test in tests under the same ID.
+package rows_test
+
+import (
+	"flag"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A row is a piece of the specification: its ID, and what a client or an operator sees.
+type row struct{ id, sees string }
+
+// owed lists the rows that ClusterIPs owe. IDs with R are faults that users met,
+// those with F and D too; IN is bad input.
+func owed() []row {
+	return []row{
+		{"A1.1", "a ClusterIP leads to the target port of its endpoint"},
+		{"A1.2", "one port number in three protocols leads to three targets"},
+		{"A1.3", "a port or protocol that the Service has not is refused"},
+		{"A1.4", "a ping to a ClusterIP in use is refused"},
+		{"A1.5", "an address of a ServiceCIDR that no Service holds is silent"},
+		{"A1.6", "a headless Service is not there"},
+		{"A1.7", "an ExternalName with a stale ClusterIP is not there, and comes and goes with its type"},
+		{"A1.8", "a Service of another proxy is not there, and comes and goes with its label"},
+		{"A1.9", "a slice with the headless label counts for nothing"},
+		{"A1.10", "a slice without the name of a Service, or without a name, is left out and logged"},
+		{"A1.11", "a slice of names is left out and logged, and each family has its own slices"},
+		{"A1.12", "a slice port without a name or a number is left out, the others work"},
+		{"A1.13", "the first address of an endpoint counts"},
+		{"A1.14", "an endpoint without a node is nowhere local"},
+		{"A1.15", "conditions that are not said have their defaults"},
+		{"A1.16", "slices are merged by address and port"},
+		{"A1.17", "a target port with another number in each slice is balanced over all"},
+		{"A1.18", "addresses with leading zeros are those without"},
+		{"A1.23", "each family has its ClusterIP, whatever the order"},
+		{"A1.24", "a Service without families tells them by its addresses"},
+		{"A1.25", "what a Service had is refused after an update, and what it has answers"},
+		{"A1.26", "the longest names work"},
+		{"A2", "pods keep their address to a ClusterIP, the node and others are masqueraded"},
+		{"A2.1", "without a detector everybody keeps his address"},
+		{"A2.2", "with masqueradeAll pods are masqueraded too"},
+		{"A2.3", "without a detector and with masqueradeAll everybody is masqueraded"},
+		{"A2.4", "a pod reaches itself through its Service, and sees the node"},
+		{"A2.5", "a pod keeps its address and is seen by it"},
+		{"A2.6", "masqueraded flows get ports at random"},
+		{"A2.7", "the mark has our bit only on the way, and others' bits stay"},
+		{"A2.8", "connections spread evenly"},
+		{"A2.9", "open connections stay on their endpoint, whatever changes"},
+		{"A2.10", "processes of the node use ClusterIPs from any of its addresses"},
+		{"A2.11", "an endpoint in the node's network is reached from everywhere"},
+		{"A3.1", "without a usable endpoint it is refused"},
+		{"A3.6", "a refusal comes at once, IPv6 TCP by a reset"},
+		{"A3.7", "a refusal or a drop cuts no established flow"},
+		{"A3.9", "an evicted pod is no endpoint"},
+		{"A4.1", "without a ready endpoint those that terminate and serve are used"},
+		{"A4.3", "what is neither ready nor terminating is never used"},
+		{"A4.4", "ready is ready, even if it does not serve"},
+		{"R7", "the longest names without an endpoint hurt nobody"},
+		{"R12", "a Service deleted and made a hundred times leaves nothing behind"},
+		{"R19", "a UDP sender is answered when the first endpoint, or the Service, comes"},
+		{"R24", "a connect that began before its Service succeeds"},
+		{"R28", "marks of others survive with our bit at either end"},
+		{"R33", "publishNotReadyAddresses sends to pods that are not ready"},
+		{"F1", "a ServiceCIDR counts at once when it comes and when it goes"},
+		{"F2", "of two ServiceCIDRs with one range the other one holds"},
+		{"D34", "a pod reaches itself over UDP too"},
+		{"IN.parse", "a file that does not parse is named once, and what it said holds"},
+		{"IN.kind", "an unknown kind is named once, and the rest of its file works"},
+		{"IN.address", "an invalid address is named once, and what was holds"},
+		{"IN.duplicate", "a duplicate frontend is named once, and the older Service has it"},
+		{"IN.port", "a port out of range is named once, and what was holds"},
+		{"IN.name", "a name too long is named once, one at the limit works"},
+		{"IN.half", "a file half written is named once, and what it said holds"},
+	}
+}
+
+// tests has the test of each row.
+func tests() map[string]func(*testing.T, *world) {
+	all := map[string]func(*testing.T, *world){}
+	for _, part := range []map[string]func(*testing.T, *world){
+		objectTests(), familyTests(), flowTests(), lastingTests(), verdictTests(), reportedTests(), inputTests(),
+	} {
+		maps.Copy(all, part)
+	}
+	return all
+}
+
+func TestRows(t *testing.T) {
+	w := newWorld(t)
+	w.begin(t, detectBoth()...)
+	usual := w.flags
+	tests, ran := tests(), map[string]bool{}
+	for _, r := range owed() {
+		test := tests[r.id]
+		if test == nil {
+			continue // which is said below
+		}
+		delete(tests, r.id)
+		t.Run(r.id+" "+r.sees, func(t *testing.T) {
+			test(t, w)
+			ran[r.id] = true // not reached if it skips
+		})
+		if !slices.Equal(w.flags, usual) {
+			w.restart(t, usual...)
+		}
+		w.clear(t, r.id)
+	}
+	for id := range tests {
+		t.Errorf("the test %s is of no row", id)
+	}
+	if only := flag.Lookup("test.run").Value.String(); strings.Contains(only, "/") {
+		t.Logf("not all rows were asked for: %s", only)
+		return
+	}
+	for _, r := range owed() {
+		if !ran[r.id] {
+			t.Errorf("%s was not tested: %s", r.id, r.sees)
+		}
+	}
+}
