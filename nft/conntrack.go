@@ -150,7 +150,7 @@ func (d *dump) deleteFlow(family Family, f flow) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("encode conntrack entry: %w", err)
 	}
-	err = d.ask(ctDelete, append(ctHeader(family), b...))
+	err = d.ask(ctDelete, append(ctHeader(family), b...), func([]byte) error { return nil })
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil // it ended by itself
 	}

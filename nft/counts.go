@@ -95,3 +95,21 @@ func (c counts) idle(now time.Time, linger time.Duration) []count {
 	})
 	return old
 }
+
+// tries gives how many numbers are tried in vain, on average over the frontends of a
+// protocol, when they are tried in this order.
+func (c counts) tries(order []count, protocol uint8) float64 {
+	vain, frontends, place := 0, 0, 0
+	for _, k := range order {
+		if k.protocol != protocol || c[k] == nil {
+			continue
+		}
+		vain += place * c[k].frontends
+		frontends += c[k].frontends
+		place++
+	}
+	if frontends == 0 {
+		return 0
+	}
+	return float64(vain) / float64(frontends)
+}

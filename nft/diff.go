@@ -270,7 +270,7 @@ func countOf(name string) (protocol uint8, n int, ok bool) {
 		return 0, 0, false
 	}
 	n, err := strconv.Atoi(digits)
-	if err != nil || n < 1 {
+	if err != nil || n < 1 || strconv.Itoa(n) != digits {
 		return 0, 0, false
 	}
 	for _, p := range Protocols() {

@@ -111,7 +111,7 @@ func (d *dump) messages(b []byte, f func([]byte) error) (done, cut bool, err err
 		}
 		switch kind {
 		case unix.NLMSG_DONE:
-			return true, cut, nil
+			return true, cut, netlinkError(body) // with the reason of a dump that broke off
 		case unix.NLMSG_ERROR:
 			return true, cut, netlinkError(body)
 		}
@@ -122,10 +122,11 @@ func (d *dump) messages(b []byte, f func([]byte) error) (done, cut bool, err err
 	return false, cut, nil
 }
 
-// netlinkError gives the error of an NLMSG_ERROR, nil for an acknowledgement.
+// netlinkError gives the error of an NLMSG_ERROR or NLMSG_DONE, nil for an
+// acknowledgement and for a dump that came to its end.
 func netlinkError(body []byte) error {
 	if len(body) < 4 {
-		return errors.New("netlink error of an impossible length")
+		return nil
 	}
 	if errno := -int32(binary.NativeEndian.Uint32(body)); errno != 0 {
 		return unix.Errno(errno)
@@ -150,11 +151,26 @@ func eachAttr(b []byte, f func(kind uint16, value []byte) error) error {
 
 func align4(n int) int { return (n + 3) &^ 3 }
 
-// ask sends a request and waits for its acknowledgement.
-func (d *dump) ask(kind uint16, payload []byte) error {
+// ask sends a request that is no dump, and calls f with the payload of each answer,
+// until the acknowledgement.
+func (d *dump) ask(kind uint16, payload []byte, f func(payload []byte) error) error {
 	d.seq++
 	if err := d.send(kind, unix.NLM_F_REQUEST|unix.NLM_F_ACK, payload); err != nil {
 		return err
 	}
-	return d.receive(func([]byte) error { return nil })
+	return d.receive(f)
+}
+
+// generation gives the number of the last commit to any table.
+func (d *dump) generation() (gen uint32, err error) {
+	header := []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0}
+	err = d.ask(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, header, func(body []byte) error {
+		return eachAttr(body[4:], func(kind uint16, v []byte) error {
+			if kind == unix.NFTA_GEN_ID {
+				gen = be32(v)
+			}
+			return nil
+		})
+	})
+	return gen, err
 }

@@ -1,8 +1,14 @@
 package nft
 
 import (
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestVersionsBelowTheMinimumAreNamed(t *testing.T) {
@@ -53,4 +59,47 @@ func FuzzMessages(f *testing.F) {
 			return nil
 		})
 	})
+}
+
+// Kernels before 5.17 list translated flows too: they must be told apart here.
+func TestFlowsAreToldApartByTheirStatus(t *testing.T) {
+	attr := func(kind uint16, value ...byte) []byte {
+		b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
+		b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
+		for len(b)%4 != 0 {
+			b = append(b, 0)
+		}
+		return b
+	}
+	tuple := attr(ctaTupleOrig, slices.Concat(
+		attr(ctaTupleIP, attr(ctaIPv4Dst, 10, 96, 0, 1)...),
+		attr(ctaTupleProto, slices.Concat(attr(ctaProtoNum, 17), attr(ctaProtoDst, 0, 53))...))...)
+	for status, want := range map[byte]bool{0: false, 8: false, statusDstNAT: true, statusDstNAT | 8: true} {
+		f, err := parseFlow(slices.Concat(tuple, attr(ctaStatus, 0, 0, 0, status), attr(ctaID, 1, 2, 3, 4)))
+		if err != nil || f.translated != want {
+			t.Errorf("status %#x: translated %v (%v), want %v", status, f.translated, err, want)
+		}
+		if to := (Frontend{netip.MustParseAddr("10.96.0.1"), 17, 53}); f.to != to || string(f.id) != "\x01\x02\x03\x04" {
+			t.Errorf("got a flow to %v with ID %v, want %v", f.to, f.id, to)
+		}
+	}
+}
+
+// A dump that breaks off says why in its last message.
+func TestADumpThatBreaksOffIsAnError(t *testing.T) {
+	done := func(errno int32) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, 20)
+		b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_DONE)
+		b = binary.NativeEndian.AppendUint16(b, 0)
+		b = binary.NativeEndian.AppendUint32(b, 1)
+		b = binary.NativeEndian.AppendUint32(b, 0)
+		return binary.NativeEndian.AppendUint32(b, uint32(errno))
+	}
+	d := &dump{seq: 1}
+	for errno, want := range map[int32]error{0: nil, -int32(unix.ENOENT): unix.ENOENT} {
+		ended, _, err := d.messages(done(errno), func([]byte) error { return nil })
+		if !ended || !errors.Is(err, want) {
+			t.Errorf("%d: ended %v, error %v, want %v", errno, ended, err, want)
+		}
+	}
 }

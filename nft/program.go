@@ -25,6 +25,7 @@ type Program struct {
 	have   State
 	known  bool
 	counts counts
+	order  []count // in which the kernel tries them
 	sizes  map[string]int
 	total  Operations
 }
@@ -41,7 +42,7 @@ func Open(c Config) (*Program, error) {
 		return nil, fmt.Errorf("prepare nft for table %s %s: %w", c.Family, TableName, err)
 	}
 	return &Program{
-		rules:    rulesetWriter{skeleton: NewSkeleton(c), nft: iface, conn: elements.conn},
+		rules:    rulesetWriter{skeleton: NewSkeleton(c), nft: iface},
 		elements: elements,
 		have:     NewState(),
 		counts:   counts{},
@@ -60,8 +61,8 @@ func (p *Program) Done() Operations { return p.total }
 // Sizes gives the number of elements in each set and map, by its name in the
 // kernel, and of rules. The map must not be written.
 func (p *Program) Sizes() (elements map[string]int, rules int) {
-	_, chains := p.rules.counts(p.counts.order())
-	for _, c := range slices.Concat(chains, p.rules.skeleton.Chains) {
+	_, chains := p.rules.all(p.order)
+	for _, c := range chains {
 		rules += len(c.Rules)
 	}
 	return p.sizes, rules
@@ -80,7 +81,11 @@ func (p *Program) Has(f Frontend) bool {
 // elements are in.
 func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	p.known = false
-	cold, have, err := p.open(ctx)
+	k, err := inspect(p.rules.skeleton.Family)
+	if err != nil {
+		return err
+	}
+	cold, have, err := p.open(ctx, &k)
 	if err != nil {
 		return err
 	}
@@ -89,6 +94,15 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	if err := p.ensureCounts(ctx, want); err != nil {
 		return err
 	}
+	if err := p.fill(ctx, cold, have, want, first); err != nil {
+		return err
+	}
+	p.have, p.known = want, true
+	return p.tidy(ctx, k)
+}
+
+// fill writes elements, and hooks the base chains of a cold table in.
+func (p *Program) fill(ctx context.Context, cold bool, have, want State, first Keys) error {
 	ranges, last := rangeChanges(have, want)
 	if err := p.write(ranges); err != nil {
 		return err
@@ -108,56 +122,88 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 			return err
 		}
 	}
-	if err := p.write(last); err != nil {
-		return err
-	}
-	p.have, p.known = want, true
-	return nil
+	return p.write(last)
 }
 
-// open brings the rules in and reads the elements. Where they are not of the shape
-// that we write, somebody else did, and the table is begun afresh. It is cold if
-// base chains are still to be hooked in.
-func (p *Program) open(ctx context.Context) (cold bool, have State, err error) {
-	k, err := p.rules.inspect()
-	if err != nil {
-		return false, have, err
-	}
-	if k.table {
-		var done Operations
-		have, done, err = read(p.rules.skeleton.Family, k.counts)
-		p.total.add(done)
+// open brings the rules in and reads the elements. A table that our rules do not fit
+// into is begun afresh: nothing is in it then. It is cold if base chains are still to
+// be hooked in.
+func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State, err error) {
+	sets, chains := p.rules.all(k.counts())
+	if k.table && k.misfit(sets, chains) == "" {
+		cold, err = p.openRules(ctx, *k)
 		if err == nil {
-			p.counts.set(k.counts, have)
-			k.counts = p.counts.order()
-			cold, err = p.openRules(ctx, k)
+			have, err = p.readElements(sets)
 			return cold, have, err
 		}
-		if !errors.Is(err, errShape) && !errors.Is(err, errAbsent) {
+		if ctx.Err() != nil {
 			return false, have, err
 		}
+		// What nft refused to write over what is there goes into a new table.
 	}
-	have = NewState()
-	p.counts.set(nil, have)
-	if err := p.rules.install(ctx, k, false, k.table); err != nil {
+	p.counts.set(nil, NewState())
+	p.order = nil
+	if err := p.rules.begin(ctx); err != nil {
 		return false, have, err
 	}
 	p.ranRuleset()
-	return true, have, nil
+	if k.table {
+		p.total.add(Operations{Afresh: 1})
+	}
+	*k = inKernel{}
+	return true, NewState(), nil
 }
 
 // openRules replaces the rules of a table that is there, unless they are ours.
 func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
-	current, err := p.rules.current(k)
-	if err != nil || current {
-		return false, err
+	p.order = k.order
+	if p.rules.current(k) {
+		return false, nil
 	}
-	cold = !k.hooked(p.rules.skeleton)
-	if err := p.rules.install(ctx, k, !cold, false); err != nil {
+	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
+	p.order = k.counts()
+	if err := p.rules.install(ctx, k, p.order, !cold); err != nil {
 		return false, err
 	}
 	p.ranRuleset()
 	return cold, nil
+}
+
+// readElements reads these sets, and deletes from them what cannot be ours.
+func (p *Program) readElements(sets []Set) (State, error) {
+	var names []string
+	var inUse []count
+	for _, s := range sets {
+		names = append(names, s.Name)
+		if protocol, n, ok := countOf(s.Name); ok {
+			inUse = append(inUse, count{protocol, n})
+		}
+	}
+	have, strays, done, err := read(p.rules.skeleton.Family, names)
+	p.total.add(done)
+	if err != nil {
+		return have, err
+	}
+	p.counts.set(inUse, have)
+	if len(strays) > 0 {
+		done, err = p.elements.remove(strays)
+		p.total.add(done)
+	}
+	return have, err
+}
+
+// tidy deletes what the table has besides ours, once no element of ours leads to it.
+func (p *Program) tidy(ctx context.Context, k inKernel) error {
+	sets, chains := p.rules.leftovers(k)
+	chains = slices.DeleteFunc(chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
+	if len(sets)+len(chains) == 0 {
+		return nil
+	}
+	if err := p.rules.removeLeftovers(ctx, k, sets, chains); err != nil {
+		return err
+	}
+	p.ranRuleset()
+	return nil
 }
 
 func (p *Program) ranRuleset() { p.total.add(Operations{Rulesets: 1, Transactions: 1}) }
@@ -225,30 +271,49 @@ func (p *Program) ensureCounts(ctx context.Context, want State) error {
 		return err
 	}
 	p.ranRuleset()
+	p.order = append(p.order, missing.order()...)
 	for c := range missing {
 		p.counts[c] = &usage{}
 	}
 	return nil
 }
 
+// worthwhile is how many numbers fewer have to be tried in vain, on average, for a new
+// order to be written.
+const worthwhile = 0.5
+
 // Retire deletes the rules for numbers of endpoints that no frontend has had for as
 // long as linger, so that a Service whose endpoints come and go does not pay for
-// them each time. It gives how many numbers it deleted.
+// them each time; and it puts the frequent ones first again. It gives how many numbers
+// it deleted.
 func (p *Program) Retire(ctx context.Context, now time.Time, linger time.Duration) (int, error) {
 	if !p.known {
 		return 0, nil
 	}
 	old := p.counts.idle(now, linger)
-	if len(old) == 0 {
+	left := slices.DeleteFunc(p.counts.order(), func(c count) bool { return slices.Contains(old, c) })
+	concerned := map[uint8]bool{}
+	for _, c := range old {
+		concerned[c.protocol] = true
+	}
+	for _, protocol := range Protocols() {
+		if n := protocol.Number; p.counts.tries(p.order, n)-p.counts.tries(left, n) >= worthwhile {
+			concerned[n] = true
+		}
+	}
+	if len(concerned) == 0 {
 		return 0, nil
 	}
-	for _, c := range old {
-		delete(p.counts, c)
-	}
-	if err := p.rules.removeCounts(ctx, old, p.counts.order()); err != nil {
+	if err := p.rules.orderCounts(ctx, left, old, concerned); err != nil {
 		p.known = false
 		return 0, err
 	}
 	p.ranRuleset()
+	// The protocols that are not concerned keep their order.
+	p.order = slices.DeleteFunc(p.order, func(c count) bool { return concerned[c.protocol] })
+	p.order = append(p.order, slices.DeleteFunc(left, func(c count) bool { return !concerned[c.protocol] })...)
+	for _, c := range old {
+		delete(p.counts, c)
+	}
 	return len(old), nil
 }

@@ -12,84 +12,110 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// read gives what the sets and maps of our table hold. Slots that are missing in
-// the middle of a frontend hold the zero value.
-func read(family Family, inUse []count) (State, Operations, error) {
+// A stray is an element that somebody else put into a set of ours. Its key is as the
+// kernel gave it.
+type stray struct {
+	set string
+	key []byte
+}
+
+// read gives what sets and maps of our table hold, and the elements that cannot be
+// ours. Slots that are missing in the middle of a frontend hold the zero value.
+func read(family Family, names []string) (State, []stray, Operations, error) {
 	s := NewState()
+	var strays []stray
 	var done Operations
 	d, err := openDump(unix.NETLINK_NETFILTER)
 	if err != nil {
-		return s, done, err
+		return s, nil, done, err
 	}
 	defer func() { _ = d.close() }()
-	names := make([]string, 0, len(inUse))
-	for _, c := range inUse {
-		names = append(names, countName(c.protocol, c.n))
-	}
-	for _, set := range sets(family) {
-		names = append(names, set.Name)
-	}
 	for _, name := range names {
 		done.Listings++
-		if err := s.readSet(d, family, name); err != nil {
-			return s, done, fmt.Errorf("list %s of table %s %s: %w", name, family, TableName, err)
+		odd, err := s.readSet(d, family, name)
+		if err != nil {
+			return s, nil, done, fmt.Errorf("list %s of table %s %s: %w", name, family, TableName, err)
 		}
+		strays = append(strays, odd...)
 	}
-	return s, done, nil
+	return s, strays, done, nil
 }
 
-// readSet reads one set. A commit to any table interrupts a listing; it is begun
-// again then.
-func (s State) readSet(d *dump, family Family, set string) (err error) {
+// readSet reads one set. The kernel does not say that a listing missed elements because
+// the set changed meanwhile (6.18), so it is begun again when any commit fell into it,
+// a few times: commits to other tables do no harm.
+func (s State) readSet(d *dump, family Family, set string) ([]stray, error) {
+	var part setReading
 	for range maxDumpTries {
-		part := NewState()
-		var marks []mark
-		err = d.elements(family, set, func(e rawElement) error {
-			if set == string(ServiceCIDRs) || set == string(PodCIDRs) {
-				r := reader{family: family, b: e.key}
-				marks = append(marks, mark{r.addr(), e.end})
-				return r.err()
-			}
-			return part.take(family, set, e)
-		})
-		if errors.Is(err, errInterrupted) {
-			continue
+		before, err := d.generation()
+		if err != nil {
+			return nil, err
 		}
-		if errors.Is(err, unix.ENOENT) {
-			return errAbsent
+		if part, err = readOnce(d, family, set); err != nil {
+			return nil, err
 		}
-		if err == nil {
-			if err := s.merge(part); err != nil {
-				return err
-			}
-			if ranges := prefixesOf(marks); len(ranges) > 0 {
-				s.Ranges[RangeSet(set)] = ranges
-			}
+		after, err := d.generation()
+		if err != nil {
+			return nil, err
 		}
-		return err
+		if before == after {
+			break
+		}
 	}
-	return err
+	return s.merge(RangeSet(set), part), nil
 }
 
-func (s State) merge(part State) error {
-	for name, m := range part.Addrs {
+// A setReading is what one listing of one set gave.
+type setReading struct {
+	state  State
+	marks  []mark // of a range set
+	strays []stray
+}
+
+func readOnce(d *dump, family Family, set string) (setReading, error) {
+	part := setReading{state: NewState()}
+	err := d.elements(family, set, func(e rawElement) error {
+		if set == string(ServiceCIDRs) || set == string(PodCIDRs) {
+			r := reader{family: family, b: e.key}
+			part.marks = append(part.marks, mark{r.addr(), e.end})
+			return nil
+		}
+		if !part.state.take(family, set, e) {
+			part.strays = append(part.strays, stray{set, slices.Clone(e.key)})
+		}
+		return nil
+	})
+	if errors.Is(err, errInterrupted) {
+		err = nil // the generation says so, too
+	}
+	return part, err
+}
+
+// merge adds what was read of one set. A frontend that is in two sets of counts is a
+// stray in the second.
+func (s State) merge(set RangeSet, part setReading) []stray {
+	for name, m := range part.state.Addrs {
 		maps.Copy(s.Addrs[name], m)
 	}
-	for name, m := range part.Routes {
+	for name, m := range part.state.Routes {
 		maps.Copy(s.Routes[name], m)
 	}
-	for name, m := range part.Slots {
+	for name, m := range part.state.Slots {
 		maps.Copy(s.Slots[name], m)
 	}
-	for name, m := range part.Counts {
+	for name, m := range part.state.Counts {
 		for f, n := range m {
-			if _, twice := s.Counts[name][f]; twice {
-				return errShape
+			if other, twice := s.Counts[name][f]; twice && other != n {
+				part.strays = append(part.strays, stray{string(set), keyOf(countElement(f, n))})
+				continue
 			}
 			s.Counts[name][f] = n
 		}
 	}
-	return nil
+	if ranges := prefixesOf(part.marks); len(ranges) > 0 {
+		s.Ranges[set] = ranges
+	}
+	return part.strays
 }
 
 // rawElement is an element as the kernel gives it, valid until the next one.
@@ -99,47 +125,46 @@ type rawElement struct {
 	end        bool
 }
 
-// What read finds where somebody else wrote into our table, or deleted from it.
-var (
-	errShape  = errors.New("an element is not of the shape that we write")
-	errAbsent = errors.New("no such set")
-)
-
-// take adds an element to the state.
-func (s State) take(family Family, set string, e rawElement) error {
+// take adds an element to the state, unless it is not of the shape that we write.
+func (s State) take(family Family, set string, e rawElement) bool {
 	k := reader{family: family, b: e.key}
 	addr := k.addr()
 	slotMap, protocol, isSlots := slotMapOf(set)
 	countProtocol, n, isCount := countOf(set)
 	switch {
 	case isCount:
-		s.Counts[Endpoints][Frontend{Addr: addr, Protocol: countProtocol, Port: k.port()}] = n
+		return s.takeCount(&k, Frontend{Addr: addr, Protocol: countProtocol, Port: k.port()}, n)
 	case set == NoEndpoints:
-		s.Counts[Endpoints][Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}] = 0
+		return s.takeCount(&k, Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}, 0)
 	case isSlots:
-		f := Frontend{Addr: addr, Protocol: protocol, Port: k.port()}
-		slot := k.number()
+		f, slot := Frontend{Addr: addr, Protocol: protocol, Port: k.port()}, k.number()
 		v := reader{family: family, b: e.value}
 		endpoint := netip.AddrPortFrom(v.addr(), v.port())
-		if slot > maxSlot {
-			return errShape
+		if !k.whole() || !v.whole() || slot > maxSlot {
+			return false
 		}
 		takeSlot(s.Slots[slotMap], f, int(slot), endpoint)
-		return errors.Join(k.err(), v.err())
 	case set == string(ServiceIPs):
-		if e.chain == "" {
-			return errShape
+		f := Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}
+		if !k.whole() || e.chain == "" {
+			return false
 		}
-		s.Routes[RouteMap(set)][Frontend{Addr: addr, Protocol: k.byte(), Port: k.port()}] = e.chain
-	case set == string(Hairpins):
-		if k.addr() != addr {
-			return errShape
-		}
-		s.Addrs[AddrSet(set)][addr] = true
+		s.Routes[RouteMap(set)][f] = e.chain
 	default:
+		if set == string(Hairpins) && k.addr() != addr || !k.whole() {
+			return false
+		}
 		s.Addrs[AddrSet(set)][addr] = true
 	}
-	return k.err()
+	return true
+}
+
+func (s State) takeCount(k *reader, f Frontend, n int) bool {
+	if !k.whole() {
+		return false
+	}
+	s.Counts[Endpoints][f] = n
+	return true
 }
 
 // maxSlot is beyond what any Service has; it keeps a foreign element from making us
@@ -197,8 +222,8 @@ func cover(start, end netip.Addr) []netip.Prefix {
 	return prefixes
 }
 
-// reader takes a key or a value apart. It goes on past the end with zeros, and err
-// says whether everything fitted.
+// reader takes a key or a value apart. It goes on past the end with zeros, and
+// whole says whether everything fitted.
 type reader struct {
 	family Family
 	b      []byte
@@ -226,12 +251,8 @@ func (r *reader) byte() uint8    { return r.next(4)[0] }
 func (r *reader) port() uint16   { return binary.BigEndian.Uint16(r.next(4)) }
 func (r *reader) number() uint32 { return binary.NativeEndian.Uint32(r.next(4)) }
 
-func (r *reader) err() error {
-	if r.short || len(r.b) > 0 {
-		return errShape
-	}
-	return nil
-}
+// whole says whether everything fitted and nothing is left.
+func (r *reader) whole() bool { return !r.short && len(r.b) == 0 }
 
 // elements lists a set. The kernel walks it anew for each buffer that it fills, so
 // large buffers make it about 60 times as fast as the 4 KiB of common libraries
@@ -257,8 +278,6 @@ func nfFamily(f Family) uint8 {
 	}
 	return unix.NFPROTO_IPV4
 }
-
-func cString(s string) []byte { return append([]byte(s), 0) }
 
 func eachElement(attrs []byte, f func(rawElement) error) error {
 	return eachAttr(attrs, func(kind uint16, list []byte) error {

@@ -2,12 +2,13 @@ package nft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/google/nftables"
 	"sigs.k8s.io/knftables"
 )
 
@@ -15,82 +16,26 @@ import (
 // table has: the one thing that a transaction replaces together with the rules.
 const versionPrefix = "skeleton-"
 
+// patience is how long nft may take. It waits for the kernel's lock behind the
+// transactions of others.
+const patience = 30 * time.Second
+
 // rulesetWriter writes what is constant: tables, sets, maps, chains and rules, by
 // running nft.
 type rulesetWriter struct {
 	skeleton Skeleton
 	nft      knftables.Interface
-	conn     *nftables.Conn
 }
 
-// inKernel is what is there of our table.
-type inKernel struct {
-	table  bool
-	chains map[string]*nftables.Chain
-	counts []count
+// all gives every set and chain that there should be with these counts, which are
+// tried in this order.
+func (w rulesetWriter) all(order []count) ([]Set, []Chain) {
+	sets, chains := w.counts(order)
+	version := Chain{Name: versionPrefix + w.skeleton.Version(), Comment: "the version of these rules"}
+	return slices.Concat(w.skeleton.Sets, sets), slices.Concat(chains, w.skeleton.Chains, []Chain{version})
 }
 
-// hooked says whether any of our base chains is there.
-func (k inKernel) hooked(s Skeleton) bool {
-	return slices.ContainsFunc(s.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name] != nil })
-}
-
-func (w rulesetWriter) inspect() (inKernel, error) {
-	k := inKernel{chains: map[string]*nftables.Chain{}}
-	family := kernelTable(w.skeleton.Family).Family
-	tables, err := w.conn.ListTablesOfFamily(family)
-	if err != nil {
-		return k, fmt.Errorf("list tables of family %s: %w", w.skeleton.Family, err)
-	}
-	k.table = slices.ContainsFunc(tables, func(t *nftables.Table) bool { return t.Name == TableName })
-	if !k.table {
-		return k, nil
-	}
-	chains, err := w.conn.ListChainsOfTableFamily(family)
-	if err != nil {
-		return k, fmt.Errorf("list chains of family %s: %w", w.skeleton.Family, err)
-	}
-	for _, c := range chains {
-		if c.Table.Name != TableName {
-			continue
-		}
-		k.chains[c.Name] = c
-		if protocol, n, ok := countOf(c.Name); ok {
-			k.counts = append(k.counts, count{protocol, n})
-		}
-	}
-	return k, nil
-}
-
-// current says whether the kernel has our rules whole: the version of the skeleton,
-// every chain with as many rules as it should have and no other chain, and base
-// chains hooked in.
-func (w rulesetWriter) current(k inKernel) (bool, error) {
-	if k.chains[versionPrefix+w.skeleton.Version()] == nil {
-		return false, nil
-	}
-	_, chains := w.counts(k.counts)
-	chains = slices.Concat(chains, w.skeleton.Chains)
-	if len(k.chains) != len(chains)+1 {
-		return false, nil
-	}
-	for _, c := range chains {
-		have := k.chains[c.Name]
-		if have == nil || (have.Hooknum != nil) != (c.Base != nil) {
-			return false, nil
-		}
-		rules, err := w.conn.GetRules(kernelTable(w.skeleton.Family), have)
-		if err != nil {
-			return false, fmt.Errorf("list rules of chain %s: %w", c.Name, err)
-		}
-		if len(rules) != len(c.Rules) {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
-// counts gives the sets and chains for the counts, which are tried in this order.
+// counts gives the sets and chains for the counts.
 func (w rulesetWriter) counts(order []count) (sets []Set, chains []Chain) {
 	for _, c := range order {
 		sets = append(sets, CountSet(w.skeleton.Family, c.protocol, c.n))
@@ -112,59 +57,109 @@ func numbers(order []count, protocol uint8) []int {
 	return list
 }
 
-// install writes all rules in one transaction. Over older ones it replaces all rules
-// and no element; afresh it begins with an empty table. Base chains are hooked in
-// only if hook is set.
-func (w rulesetWriter) install(ctx context.Context, k inKernel, hook, afresh bool) error {
-	tx := w.nft.NewTransaction()
-	table := &knftables.Table{Comment: knftables.PtrTo("rules for Services")}
-	tx.Add(table)
-	if afresh {
-		tx.Delete(&knftables.Table{})
-		tx.Add(table)
-		k = inKernel{}
+// current says whether the kernel has just our rules: the version of the skeleton,
+// every set, every chain with as many rules as it should have, base chains hooked in
+// where they should be, and nothing else. A rule that somebody exchanged for another
+// one is not noticed.
+func (w rulesetWriter) current(k inKernel) bool {
+	sets, chains := w.all(k.counts())
+	if len(k.sets) != len(sets) || len(k.chains) != len(chains) || k.misfit(sets, chains) != "" {
+		return false
 	}
-	sets, chains := w.counts(k.counts)
-	for _, s := range slices.Concat(w.skeleton.Sets, sets) {
+	for _, s := range sets {
+		if _, ok := k.sets[s.Name]; !ok {
+			return false
+		}
+	}
+	for _, c := range chains {
+		if have, ok := k.chains[c.Name]; !ok || !have.fits(c) || k.rules[c.Name] != len(c.Rules) {
+			return false
+		}
+	}
+	return true
+}
+
+// install writes all rules in one transaction, over what is there: no element
+// changes. What the table has besides stays, but for base chains, since elements may
+// still lead to it; leftovers names it. Base chains are hooked in only if hook is set.
+func (w rulesetWriter) install(ctx context.Context, k inKernel, order []count, hook bool) error {
+	tx := w.nft.NewTransaction()
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for Services")})
+	sets, chains := w.all(order)
+	for _, s := range sets {
 		addSet(tx, s)
 	}
-	chains = slices.Concat(chains, w.skeleton.Chains)
 	chains = slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook })
 	for _, c := range chains {
-		if k.chains[c.Name] != nil {
+		if have, ok := k.chains[c.Name]; ok {
 			tx.Flush(&knftables.Chain{Name: c.Name})
+			if !have.fits(c) {
+				tx.Delete(&knftables.Chain{Name: c.Name})
+			}
+		}
+	}
+	_, others := w.leftovers(k)
+	for _, name := range others {
+		if unreferenced(name, k.chains[name]) {
+			tx.Flush(&knftables.Chain{Name: name})
+			tx.Delete(&knftables.Chain{Name: name})
 		}
 	}
 	addChains(tx, chains)
-	w.removeOthers(tx, k, chains)
-	tx.Add(&knftables.Chain{Name: versionPrefix + w.skeleton.Version(), Comment: knftables.PtrTo("the version of these rules")})
 	return w.run(ctx, tx, "write the rules")
 }
 
-// run runs a transaction. nft shows the line of its script and points into it, for
-// every line that fails: the first says enough.
-func (w rulesetWriter) run(ctx context.Context, tx *knftables.Transaction, step string) error {
-	if err := w.nft.Run(ctx, tx); err != nil {
-		return fmt.Errorf("%s of table %s %s: %s", step, w.skeleton.Family, TableName, firstLine(err.Error()))
+// begin writes the rules into a new table, with no base chain hooked in. One that is
+// there goes.
+func (w rulesetWriter) begin(ctx context.Context) error {
+	tx := w.nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Delete(&knftables.Table{})
+	tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for Services")})
+	sets, chains := w.all(nil)
+	for _, s := range sets {
+		addSet(tx, s)
 	}
-	return nil
+	addChains(tx, slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil }))
+	return w.run(ctx, tx, "write the rules into a new table")
 }
 
-// removeOthers deletes chains that are none of ours. They may go to each other: all
-// are emptied first.
-func (w rulesetWriter) removeOthers(tx *knftables.Transaction, k inKernel, ours []Chain) {
-	others := maps.Clone(k.chains)
-	delete(others, versionPrefix+w.skeleton.Version())
-	for _, c := range ours {
-		delete(others, c.Name)
+// leftovers gives the sets and chains that are none of ours.
+func (w rulesetWriter) leftovers(k inKernel) (sets, chains []string) {
+	ourSets, ourChains := w.all(k.counts())
+	others, otherChains := maps.Clone(k.sets), maps.Clone(k.chains)
+	for _, s := range ourSets {
+		delete(others, s.Name)
 	}
-	names := slices.Sorted(maps.Keys(others))
-	for _, name := range names {
+	for _, c := range ourChains {
+		delete(otherChains, c.Name)
+	}
+	return slices.Sorted(maps.Keys(others)), slices.Sorted(maps.Keys(otherChains))
+}
+
+// unreferenced says whether a chain of somebody else's, or of other rules of ours, is
+// one that no element leads to: it goes together with the rules.
+func unreferenced(name string, c kernelChain) bool {
+	return c.base || strings.HasPrefix(name, versionPrefix)
+}
+
+// removeLeftovers deletes what is none of ours, once no element leads to it.
+func (w rulesetWriter) removeLeftovers(ctx context.Context, k inKernel, sets, chains []string) error {
+	tx := w.nft.NewTransaction()
+	for _, name := range chains { // they may go to each other: all are emptied first
 		tx.Flush(&knftables.Chain{Name: name})
 	}
-	for _, name := range names {
+	for _, name := range chains {
 		tx.Delete(&knftables.Chain{Name: name})
 	}
+	for _, name := range sets {
+		if k.sets[name].value > 0 || k.sets[name].verdicts {
+			tx.Delete(&knftables.Map{Name: name})
+			continue
+		}
+		tx.Delete(&knftables.Set{Name: name})
+	}
+	return w.run(ctx, tx, "delete what is not ours")
 }
 
 // hook hooks the base chains in.
@@ -187,15 +182,14 @@ func (w rulesetWriter) addCounts(ctx context.Context, order []count) error {
 	return w.run(ctx, tx, "add the rules for counts")
 }
 
-// removeCounts deletes the rules for counts. A rule has no name to delete it by, so
-// those that find the number are written anew for each protocol concerned.
-func (w rulesetWriter) removeCounts(ctx context.Context, remove, left []count) error {
+// orderCounts writes the rules that find the number of a frontend anew, for the
+// protocols named, and deletes counts: a rule has no name to delete it by.
+func (w rulesetWriter) orderCounts(ctx context.Context, order, remove []count, protocols map[uint8]bool) error {
 	tx := w.nft.NewTransaction()
 	var find []Chain
 	for _, p := range Protocols() {
-		of := func(c count) bool { return c.protocol == p.Number }
-		if slices.ContainsFunc(remove, of) {
-			find = append(find, findCount(w.skeleton.Family, p.Word, numbers(left, p.Number)))
+		if protocols[p.Number] {
+			find = append(find, findCount(w.skeleton.Family, p.Word, numbers(order, p.Number)))
 		}
 	}
 	for _, c := range find {
@@ -207,7 +201,39 @@ func (w rulesetWriter) removeCounts(ctx context.Context, remove, left []count) e
 		tx.Delete(&knftables.Chain{Name: name})
 		tx.Delete(&knftables.Set{Name: name})
 	}
-	return w.run(ctx, tx, "delete the rules for counts")
+	return w.run(ctx, tx, "order the rules for counts")
+}
+
+// run runs a transaction. nft names a line of its script, and points into it, for
+// every line that fails: the first one says enough.
+func (w rulesetWriter) run(ctx context.Context, tx *knftables.Transaction, step string) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := w.nft.Run(ctx, tx)
+	if err == nil {
+		return nil
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%s of table %s %s: nft did not end within %s", step, w.skeleton.Family, TableName, patience)
+	}
+	return fmt.Errorf("%s of table %s %s: %w", step, w.skeleton.Family, TableName, nftError{err})
+}
+
+// nftError tells what nft said of the first line that failed, in one line.
+type nftError struct{ err error }
+
+func (e nftError) Unwrap() error { return e.err }
+
+func (e nftError) Error() string {
+	lines := strings.Split(strings.TrimSpace(e.err.Error()), "\n")
+	_, reason, found := strings.Cut(lines[0], "Error: ")
+	if !found {
+		return lines[0]
+	}
+	if len(lines) > 1 {
+		return fmt.Sprintf("%s: %s", reason, strings.TrimSpace(lines[1]))
+	}
+	return reason
 }
 
 func addSet(tx *knftables.Transaction, s Set) {
@@ -240,6 +266,7 @@ func addChains(tx *knftables.Transaction, chains []Chain) {
 			chain.Type = knftables.PtrTo(knftables.NATType)
 			chain.Hook = knftables.PtrTo(knftables.BaseChainHook(c.Base.Hook))
 			chain.Priority = knftables.PtrTo(knftables.BaseChainPriority(fmt.Sprint(c.Base.Priority)))
+			chain.Policy = knftables.PtrTo(knftables.AcceptPolicy)
 		}
 		tx.Add(chain)
 	}

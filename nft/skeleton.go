@@ -96,7 +96,7 @@ type Hook struct {
 // was loaded first.
 const (
 	priorityDNAT = -110
-	prioritySNAT = 100
+	prioritySNAT = 90
 )
 
 // Protocols lists what a frontend can speak: IANA number and nft's word.
@@ -224,6 +224,9 @@ func Counts(f Family, protocol uint8, counts []int) []Chain {
 	}
 	return append(chains, findCount(f, proto, counts))
 }
+
+// findChain names the chain that finds a frontend's number of endpoints.
+func findChain(protocol uint8) string { return "lb-" + protocolWord(protocol) }
 
 func findCount(f Family, proto string, counts []int) Chain {
 	find := Chain{Name: "lb-" + proto, Comment: "how many endpoints a frontend has"}

@@ -31,6 +31,7 @@ type Operations struct {
 	Deleted      int // elements
 	Rulesets     int // runs of nft: the skeleton, and rules for a new number of endpoints
 	Listings     int // sets and maps read from the kernel
+	Afresh       int // tables deleted and begun afresh, since others had changed them
 }
 
 func (c *Operations) add(o Operations) {
@@ -39,6 +40,7 @@ func (c *Operations) add(o Operations) {
 	c.Deleted += o.Deleted
 	c.Rulesets += o.Rulesets
 	c.Listings += o.Listings
+	c.Afresh += o.Afresh
 }
 
 // elementWriter writes elements by netlink.
@@ -57,6 +59,27 @@ func newElementWriter(family Family) (*elementWriter, error) {
 		return nil, fmt.Errorf("open netlink socket for nftables: %w", err)
 	}
 	return &elementWriter{family: family, table: kernelTable(family), conn: conn}, nil
+}
+
+// firstOf gives the first of the errors that one transaction gave, one for each
+// message: they say the same.
+func firstOf(err error) error {
+	for {
+		var list interface{ Unwrap() []error }
+		if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
+			return err
+		}
+		err = list.Unwrap()[0]
+	}
+}
+
+func (w *elementWriter) reopen() error {
+	_ = w.conn.CloseLasting() // of no use any more
+	fresh, err := newElementWriter(w.family)
+	if err == nil {
+		w.conn = fresh.conn
+	}
+	return err
 }
 
 func kernelTable(f Family) *nftables.Table {
@@ -94,7 +117,7 @@ func (w *elementWriter) writeSteps(steps []Step, done *Operations) error {
 	deletes, adds := map[string][]nftables.SetElement{}, map[string][]nftables.SetElement{}
 	for _, s := range steps {
 		for _, e := range s.Delete {
-			deletes[e.Set] = append(deletes[e.Set], nftables.SetElement{Key: w.key(e)})
+			deletes[e.Set] = append(deletes[e.Set], nftables.SetElement{Key: keyOf(e)})
 		}
 		for _, e := range s.Add {
 			adds[e.Set] = append(adds[e.Set], w.element(e))
@@ -111,9 +134,12 @@ func (w *elementWriter) writeSteps(steps []Step, done *Operations) error {
 	return w.flush(done)
 }
 
+// flush sends what was collected. After an error answers may still be on their way,
+// which the next transaction would take for its own: it gets a new socket.
 func (w *elementWriter) flush(done *Operations) error {
 	if err := w.conn.Flush(); err != nil {
-		return fmt.Errorf("write elements of table %s %s: %w", w.family, TableName, err)
+		err = fmt.Errorf("write elements of table %s %s: %w", w.family, TableName, firstOf(err))
+		return errors.Join(err, w.reopen())
 	}
 	done.Transactions++
 	return nil
@@ -141,13 +167,10 @@ func (w *elementWriter) set(name string) *nftables.Set {
 // fragile.
 func (w *elementWriter) writeRanges(sets map[RangeSet][]netip.Prefix, done *Operations) error {
 	for name, prefixes := range sets {
-		set := w.set(string(name))
-		w.conn.FlushSet(set)
+		w.conn.FlushSet(w.set(string(name)))
 		elements := intervals(prefixes)
-		if len(elements) > 0 {
-			if err := w.conn.SetAddElements(set, elements); err != nil {
-				return fmt.Errorf("encode ranges of %s: %w", name, err)
-			}
+		if err := w.each(map[string][]nftables.SetElement{string(name): elements}, w.conn.SetAddElements); err != nil {
+			return fmt.Errorf("encode ranges: %w", err)
 		}
 		done.Added += len(elements)
 		if err := w.flush(done); err != nil {
@@ -155,6 +178,20 @@ func (w *elementWriter) writeRanges(sets map[RangeSet][]netip.Prefix, done *Oper
 		}
 	}
 	return nil
+}
+
+// remove deletes elements that are not ours, in one transaction.
+func (w *elementWriter) remove(strays []stray) (Operations, error) {
+	var done Operations
+	deletes := map[string][]nftables.SetElement{}
+	for _, e := range strays {
+		deletes[e.set] = append(deletes[e.set], nftables.SetElement{Key: e.key})
+	}
+	if err := w.each(deletes, w.conn.SetDeleteElements); err != nil {
+		return done, fmt.Errorf("encode elements of others: %w", err)
+	}
+	done.Deleted = len(strays)
+	return done, w.flush(&done)
 }
 
 // intervals spells disjoint sorted prefixes as the kernel wants them: an element
@@ -188,7 +225,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 
 // element spells an element with its value.
 func (w *elementWriter) element(e Element) nftables.SetElement {
-	el := nftables.SetElement{Key: w.key(e)}
+	el := nftables.SetElement{Key: keyOf(e)}
 	switch {
 	case e.Chain != "":
 		el.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Chain}
@@ -198,10 +235,10 @@ func (w *elementWriter) element(e Element) nftables.SetElement {
 	return el
 }
 
-// key spells the key. Every part of a concatenation is padded to 4 bytes, as in the
+// keyOf spells the key. Every part of a concatenation is padded to 4 bytes, as in the
 // kernel's registers. The slot is compared with what numgen gives: a number in the
 // machine's byte order.
-func (w *elementWriter) key(e Element) []byte {
+func keyOf(e Element) []byte {
 	b := make([]byte, 0, 32)
 	b = appendAddr(b, e.Frontend.Addr)
 	switch {

@@ -1,0 +1,198 @@
+package nft_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"onerule/nft"
+	"onerule/test/netns"
+)
+
+// damages are what others, or another version of ours, may have left of our table. $F is
+// the family, $V the chain with the version, $VIP a ClusterIP in use.
+func damages() map[string]string {
+	const otherVersion = "delete chain $F onerule $V\nadd chain $F onerule skeleton-0000\n"
+	return map[string]string{
+		"the table is gone":              "delete table $F onerule",
+		"everything is gone":             "flush ruleset",
+		"all rules are gone":             "flush table $F onerule",
+		"a chain is empty":               "flush chain $F onerule balance-tcp",
+		"a base chain is gone":           "flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting",
+		"a map is empty":                 "flush map $F onerule service-ips",
+		"a set of a count is empty":      "flush set $F onerule lb-tcp-3",
+		"a range set is empty":           "flush set $F onerule service-cidrs",
+		"an endpoint is gone":            "delete element $F onerule endpoints-tcp { $VIP . 80 . 1 }",
+		"an endpoint too many":           "add element $F onerule endpoints-tcp { $VIP . 80 . 7 : $VIP . 1 }",
+		"an endpoint far behind":         "add element $F onerule endpoints-tcp { $VIP . 80 . 99999999 : $VIP . 1 }",
+		"a frontend in two counts":       "add element $F onerule no-endpoints { $VIP . tcp . 80 }",
+		"a hairpin of two addresses":     "add element $F onerule hairpins { $VIP . $OTHER }",
+		"a verdict without a chain":      "add element $F onerule service-ips { $VIP . tcp . 81 : drop }",
+		"a rule too many":                "add rule $F onerule owned drop",
+		"a chain too many":               "add chain $F onerule foreign\nadd rule $F onerule foreign drop",
+		"a base chain too many":          "add chain $F onerule foreign { type filter hook forward priority 0; policy drop; }",
+		"a set too many":                 "add set $F onerule foreign { type inet_service; }\nadd element $F onerule foreign { 80 }",
+		"a map too many":                 "add map $F onerule foreign { type inet_service : verdict; }\nadd element $F onerule foreign { 80 : drop }",
+		"a policy that drops":            "add chain $F onerule nat-prerouting { policy drop; }",
+		"a dormant table":                "add table $F onerule { flags dormant; }",
+		"another priority":               "flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting\nadd chain $F onerule nat-prerouting { type nat hook prerouting priority -90; }\nadd rule $F onerule nat-prerouting jump services",
+		"another hook":                   "flush chain $F onerule nat-postrouting\ndelete chain $F onerule nat-postrouting\nadd chain $F onerule nat-postrouting { type nat hook input priority 90; }\nadd rule $F onerule nat-postrouting counter",
+		"a base chain that is regular":   "flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting\nadd chain $F onerule nat-prerouting\nadd rule $F onerule nat-prerouting jump services",
+		"a regular chain that is hooked": "flush chain $F onerule nat-prerouting\nflush chain $F onerule nat-output\nflush chain $F onerule services\ndelete chain $F onerule services\nadd chain $F onerule services { type nat hook input priority 100; }",
+		"a count without its chain":      "flush chain $F onerule lb-tcp\nflush chain $F onerule lb-tcp-3\ndelete chain $F onerule lb-tcp-3",
+		"a count without its set":        "flush chain $F onerule lb-tcp\ndelete set $F onerule lb-tcp-3",
+		"a set of another type":          "flush chain $F onerule masquerading\ndelete set $F onerule hairpins\nadd set $F onerule hairpins { type inet_service; }",
+		"a set with a timeout":           "flush chain $F onerule services\ndelete set $F onerule cluster-ips\nadd set $F onerule cluster-ips { type $A; flags timeout; timeout 1h; }",
+		"a range set without ranges":     "flush chain $F onerule services\ndelete set $F onerule service-cidrs\nadd set $F onerule service-cidrs { type $A; }",
+		"another version":                otherVersion,
+		"another version without a set":  "flush chain $F onerule balance-tcp\nflush chain $F onerule balance-udp\nflush chain $F onerule balance-sctp\ndelete set $F onerule no-endpoints\n" + otherVersion,
+		"another version with a route that we lack": "add chain $F onerule external-tcp\nadd rule $F onerule external-tcp goto balance-tcp\n" +
+			"add element $F onerule service-ips { $OTHER . tcp . 90 : goto external-tcp }\n" + otherVersion,
+		"another version with another route for a frontend": "add chain $F onerule external-tcp\nadd rule $F onerule external-tcp goto balance-tcp\n" +
+			"delete element $F onerule service-ips { $VIP . tcp . 80 }\nadd element $F onerule service-ips { $VIP . tcp . 80 : goto external-tcp }\n" + otherVersion,
+	}
+}
+
+// I5: whatever somebody did to the table, a load heals it, and the next one finds
+// nothing to do.
+func TestLoadHealsWhatOthersDid(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		want := world(family, 20, 3)
+		want.Ranges[nft.ServiceCIDRs] = ranges(family, 16, 2)
+		load(t, ns, program(t, ns, config(family)), copyOf(want))
+		healthy := sorted(listing(t, ns, family))
+		version := nft.NewSkeleton(config(family)).Version()
+		words := strings.NewReplacer("$F", family.String(), "$VIP", vip(family, 3).String(), "$OTHER", vip(family, 4).String(),
+			"$V", "skeleton-"+version, "$A", addrType(family))
+		for name, damage := range damages() {
+			t.Run(name, func(t *testing.T) {
+				ns.Run(t, "nft", "-f", file(t, words.Replace(damage)+"\n"))
+				if cmp.Equal(healthy, sorted(tryListing(ns, family))) {
+					t.Fatal("the damage left the table as it was")
+				}
+				load(t, ns, program(t, ns, config(family)), copyOf(want))
+				if diff := cmp.Diff(healthy, sorted(tryListing(ns, family))); diff != "" {
+					t.Errorf("the table is not as before (-before +after): %s", diff)
+				}
+				if done := load(t, ns, program(t, ns, config(family)), copyOf(want)); done.Transactions != 0 {
+					t.Errorf("the next load did %+v, want nothing", done)
+				}
+			})
+		}
+	})
+}
+
+func addrType(family nft.Family) string {
+	if family == nft.IPv6 {
+		return "ipv6_addr"
+	}
+	return "ipv4_addr"
+}
+
+func tryListing(ns *netns.NS, family nft.Family) string {
+	out, err := ns.Output("nft", "-s", "-y", "list", "table", family.String(), nft.TableName)
+	if err != nil {
+		return "no table"
+	}
+	return out
+}
+
+// I6: rules that gain a set write that set's elements and no others.
+func TestI6RulesWithOneSetMoreWriteItsElementsOnly(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		want := world(family, 50, 3)
+		for n := range 5 {
+			want.Balance(web(family, n), nil)
+		}
+		load(t, ns, program(t, ns, config(family)), copyOf(want))
+		words := strings.NewReplacer("$F", family.String(), "$V", "skeleton-"+nft.NewSkeleton(config(family)).Version())
+		ns.Run(t, "nft", "-f", file(t, words.Replace(damages()["another version without a set"])))
+		done := load(t, ns, program(t, ns, config(family)), copyOf(want))
+		if done.Added != 5 || done.Deleted != 0 || done.Rulesets != 1 || done.Afresh != 0 {
+			t.Errorf("got %+v, want one ruleset and 5 elements", done)
+		}
+	})
+}
+
+// Numbers of endpoints that many frontends have come first, also if that came about
+// little by little.
+func TestFrequentCountsAreTriedFirst(t *testing.T) {
+	ns := netns.New(t, "node")
+	p := program(t, ns, config(nft.IPv4))
+	load(t, ns, p, world(nft.IPv4, 1, 3))
+	for n := 1; n < 30; n++ {
+		want := nft.NewState()
+		want.Balance(web(nft.IPv4, n), endpoints(nft.IPv4, n, 1+n/25))
+		update(t, ns, p, frontends(web(nft.IPv4, n)), want)
+	}
+	if got := rulesFor(t, ns); got != "3 1 2" {
+		t.Fatalf("got rules for %q, want them in the order of their coming", got)
+	}
+	retire(t, ns, p, 0, 0)
+	if got := rulesFor(t, ns); got != "1 2 3" {
+		t.Errorf("got rules for %q, want the most frequent number first", got)
+	}
+	before := p.Done()
+	retire(t, ns, p, 0, 0)
+	if p.Done() != before {
+		t.Errorf("did %+v although the order is right", p.Done())
+	}
+	if done := load(t, ns, program(t, ns, config(nft.IPv4)), everythingOf(30)); done.Transactions != 0 {
+		t.Errorf("a restart did %+v, want nothing", done)
+	}
+}
+
+func everythingOf(n int) nft.State {
+	s := world(nft.IPv4, 1, 3)
+	for i := 1; i < n; i++ {
+		s.Balance(web(nft.IPv4, i), endpoints(nft.IPv4, i, 1+i/25))
+	}
+	return s
+}
+
+// Large content goes in whole: it does not fit into one message.
+func TestLargeContentGoesInWhole(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		want := world(family, 3, 3)
+		want.Balance(web(family, 1), endpoints(family, 0, 5000))
+		for i := range 500 {
+			want.Balance(nft.Frontend{Addr: vip(family, 2), Protocol: 6, Port: uint16(1000 + i)}, endpoints(family, 100*i, 100))
+		}
+		var list []netip.Prefix
+		for i := range 3000 {
+			list = append(list, netip.PrefixFrom(vip(family, 4*i), vip(family, 0).BitLen()))
+		}
+		want.Ranges[nft.ServiceCIDRs] = list
+		done := load(t, ns, program(t, ns, config(family)), copyOf(want))
+		if size := 5000 + 500*100 + 2*3 + 2*503 + 3 + 2*3000; done.Added != size {
+			t.Errorf("wrote %d elements, want %d", done.Added, size)
+		}
+		if done := load(t, ns, program(t, ns, config(family)), copyOf(want)); done.Transactions != 0 {
+			t.Errorf("a restart did %+v, want nothing", done)
+		}
+	})
+}
+
+// What the kernel refuses is told in one line, whatever the number of messages.
+func TestAFailedTransactionIsToldInOneLine(t *testing.T) {
+	ns := netns.New(t, "node")
+	p := program(t, ns, config(nft.IPv4))
+	load(t, ns, p, world(nft.IPv4, 2, 3))
+	ns.Run(t, "nft", "delete", "table", "ip", "onerule")
+	keys, want := nft.NewKeys(), nft.NewState()
+	for n := range 3000 {
+		keys.Frontends[web(nft.IPv4, n)] = true
+		want.Balance(web(nft.IPv4, n), endpoints(nft.IPv4, n, 3))
+	}
+	err := ns.Do(func() error { return p.Update(t.Context(), keys, want) })
+	if err == nil || fmt.Sprint(err) != "write elements of table ip onerule: netlink receive: no such file or directory" {
+		t.Errorf("got %q", fmt.Sprint(err))
+	}
+	load(t, ns, p, world(nft.IPv4, 2, 3))
+}
