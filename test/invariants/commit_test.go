@@ -23,6 +23,9 @@ const (
 	connects = 10_000
 	// brokenConnects bounds the search for a failure once the retry rules are out.
 	brokenConnects = 200_000
+	// connectLimit is beyond the second after which a SYN is sent again: a connect that
+	// took over 400 ms lost its SYN, or the machine was busy, and the socket tells which.
+	connectLimit = 3 * time.Second
 )
 
 // I4: a new connection meets an endpoint that its Service has, also in the middle of a
@@ -34,7 +37,10 @@ func TestI4ConnectsWhileEndpointsFlip(t *testing.T) {
 			h.serve(t, p)
 			f := newFlipper(t, h.node, p)
 			r := f.run(t, h, connects, false)
-			t.Logf("%d connects during %d flips, slowest %s, spread %v", r.connects, r.flips, r.slowest.Round(time.Microsecond), r.reached)
+			t.Logf("%d connects during %d flips, slowest %s, %d slow with their first SYN, spread %v", r.connects, r.flips, r.slowest.Round(time.Microsecond), r.stalls, r.reached)
+			if r.stalls > connects/1000 {
+				t.Errorf("%d connects took over %s: that is no busy machine any more", r.stalls, lost)
+			}
 			if r.failures != 0 {
 				t.Errorf("%d of %d connects failed, were slow or reached a wrong endpoint, the first: %v", r.failures, r.connects, r.first)
 			}
@@ -134,6 +140,7 @@ func (f *flipper) flip(ctx context.Context) (flips int, err error) {
 // result is what clients saw.
 type result struct {
 	connects, failures, flips int
+	stalls                    int // slow although their first SYN was answered
 	slowest                   time.Duration
 	first                     error
 	reached                   [backends]int
@@ -153,7 +160,7 @@ func (f *flipper) run(t *testing.T, h *hosts, each int, untilWrong bool) result 
 		clients.Go(func() {
 			_ = from.Do(func() error {
 				for n := 0; n < each && !(untilWrong && wrong.Load()); n++ {
-					i, took, err := connect(netip.AddrPortFrom(f.frontend.Addr, f.frontend.Port), lost)
+					i, took, err := connect(netip.AddrPortFrom(f.frontend.Addr, f.frontend.Port), connectLimit)
 					if err != nil {
 						err = fmt.Errorf("from %s after %s: %w", from.Name(), took, err)
 						wrong.Store(true)
@@ -183,6 +190,9 @@ func (f *flipper) run(t *testing.T, h *hosts, each int, untilWrong bool) result 
 func (r *result) note(backend int, took time.Duration, err error) {
 	r.connects++
 	r.slowest = max(r.slowest, took)
+	if err == nil && took > lost {
+		r.stalls++
+	}
 	if err == nil && backend >= backends {
 		err = fmt.Errorf("reached %d, which is no backend", backend)
 	}

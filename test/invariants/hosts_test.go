@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"onerule/test/addr"
 	"onerule/test/netns"
 )
@@ -100,8 +102,11 @@ func (h *hosts) serve(t *testing.T, p addr.Plan) {
 	}
 }
 
+// errResent says that a connection came about, but not with its first SYN.
+var errResent = errors.New("a SYN was lost")
+
 // connect makes one connection in the namespace of the calling thread, and gives the
-// number of the backend that answered.
+// number of the backend that answered. A SYN that had to be sent again is an error.
 func connect(to netip.AddrPort, limit time.Duration) (backend int, took time.Duration, err error) {
 	start := time.Now()
 	conn, err := net.DialTimeout("tcp", to.String(), limit)
@@ -110,10 +115,30 @@ func connect(to netip.AddrPort, limit time.Duration) (backend int, took time.Dur
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.(*net.TCPConn).SetLinger(0) // leave no port in TIME_WAIT
+	took = time.Since(start)
+	if n, err := retransmissions(conn.(*net.TCPConn)); err != nil || n > 0 {
+		return 0, took, errors.Join(err, fmt.Errorf("%w: connected with number %d", errResent, n+1))
+	}
 	_ = conn.SetReadDeadline(start.Add(limit))
 	b := make([]byte, 1)
 	if _, err = conn.Read(b); err != nil {
 		return 0, time.Since(start), fmt.Errorf("read the answer: %w", err)
 	}
-	return int(b[0]), time.Since(start), nil
+	return int(b[0]), took, nil
+}
+
+// retransmissions asks the kernel how many segments were sent again, which is the SYN
+// as long as nothing else was sent.
+func retransmissions(c *net.TCPConn) (n uint32, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlErr := raw.Control(func(fd uintptr) {
+		var info *unix.TCPInfo
+		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			n = info.Total_retrans
+		}
+	})
+	return n, errors.Join(err, controlErr)
 }
