@@ -12,10 +12,10 @@ import (
 	"onerule/nft"
 )
 
-// secondPass is how long after a first pass over conntrack a second one follows: a
-// packet that was under way while the frontend was written confirms its flow after
-// the first pass looked.
-const secondPass = time.Second
+// betweenPasses is how long after a pass over conntrack the next one may follow. It is
+// also when a second pass for the same frontends does: a packet that was under way
+// while the frontend was written confirms its flow after the first pass looked.
+const betweenPasses = time.Second
 
 // failedPass is how long after a pass that failed the next one follows.
 const failedPass = 10 * time.Second
@@ -25,7 +25,10 @@ const failedPass = 10 * time.Second
 type cleaner struct {
 	families []nft.Family
 	deleted  func(nft.Family, int)
-	log      logr.Logger
+	// pass looks once at the whole table of a family, and gives how many entries to
+	// these frontends it deleted.
+	pass func(context.Context, nft.Family, map[nft.Frontend]bool) (int, error)
+	log  logr.Logger
 
 	mu      sync.Mutex
 	pending map[nft.Frontend]bool
@@ -35,6 +38,9 @@ type cleaner struct {
 func newCleaner(families []nft.Family, deleted func(nft.Family, int), log logr.Logger) *cleaner {
 	return &cleaner{
 		families: families, deleted: deleted, log: log,
+		pass: func(ctx context.Context, family nft.Family, frontends map[nft.Frontend]bool) (int, error) {
+			return nft.DeleteUntranslated(ctx, family, func(f nft.Frontend) bool { return frontends[f] })
+		},
 		pending: map[nft.Frontend]bool{}, wake: make(chan struct{}, 1),
 	}
 }
@@ -61,36 +67,62 @@ func (c *cleaner) take() map[nft.Frontend]bool {
 	return p
 }
 
-// run works until ctx ends.
+// run works until ctx ends. The first frontends after a pause are passed at once; what
+// comes in the second after a pass joins the next one, so that a stream of changes
+// neither puts the second passes off nor costs a pass each.
 func (c *cleaner) run(ctx context.Context) {
-	again := map[nft.Frontend]bool{}
-	var timer <-chan time.Time
+	var again map[nft.Frontend]bool // what the next pass has to look at once more
+	var pause <-chan time.Time
 	for {
+		wake := c.wake
+		if pause != nil {
+			wake = nil
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.wake:
-			first := c.take()
-			_ = c.pass(ctx, first) // what failed is among those of the second pass
-			maps.Copy(again, first)
-			timer = time.After(secondPass)
-		case <-timer:
-			timer = nil
-			if err := c.pass(ctx, again); err != nil {
-				c.log.Error(err, "conntrack is not clean, trying again", "after", failedPass)
-				timer = time.After(failedPass)
-				continue
-			}
-			clear(again)
+		case <-wake:
+		case <-pause:
 		}
+		first := c.take()
+		if len(first)+len(again) == 0 {
+			pause = nil
+			continue
+		}
+		var wait time.Duration
+		again, wait = c.round(ctx, first, again)
+		pause = time.After(wait)
 	}
 }
 
-// pass looks at the whole table once for each family.
-func (c *cleaner) pass(ctx context.Context, frontends map[nft.Frontend]bool) error {
+// round makes a pass for the frontends that are new and those that are due again, and
+// gives those that the next one is for and when that is.
+func (c *cleaner) round(ctx context.Context, first, again map[nft.Frontend]bool) (map[nft.Frontend]bool, time.Duration) {
+	all := maps.Clone(first)
+	maps.Copy(all, again)
+	if err := c.passes(ctx, all); err != nil {
+		if ctx.Err() == nil {
+			c.log.Error(err, "conntrack is not clean, trying again", "after", failedPass)
+		}
+		return all, failedPass
+	}
+	return first, betweenPasses
+}
+
+// passes makes a pass for each family that has any of the frontends.
+func (c *cleaner) passes(ctx context.Context, frontends map[nft.Frontend]bool) error {
 	var errs []error
 	for _, family := range c.families {
-		n, err := nft.DeleteUntranslated(ctx, family, func(f nft.Frontend) bool { return frontends[f] })
+		of := map[nft.Frontend]bool{}
+		for f := range frontends {
+			if f.Addr.Is4() == (family == nft.IPv4) {
+				of[f] = true
+			}
+		}
+		if len(of) == 0 {
+			continue
+		}
+		n, err := c.pass(ctx, family, of)
 		c.deleted(family, n)
 		errs = append(errs, err)
 	}

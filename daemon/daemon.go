@@ -17,17 +17,6 @@ import (
 	"onerule/nft"
 )
 
-// Timing of what the loop does by itself.
-const (
-	// retireEvery is how often rules for unused numbers of endpoints are looked for,
-	// retireAfter how long they must have been unused.
-	retireEvery = 10 * time.Second
-	retireAfter = time.Minute
-	// A failed write is tried again after firstRetry, then twice as long each time.
-	firstRetry = 100 * time.Millisecond
-	lastRetry  = 30 * time.Second
-)
-
 // A Config is what a daemon is started with.
 type Config struct {
 	Plan plan.Config
@@ -53,7 +42,6 @@ type Daemon struct {
 	metrics  *metrics
 	health   *health
 	notes    map[string][]model.Note
-	retry    time.Duration
 }
 
 // New prepares a daemon. It writes nothing.
@@ -63,12 +51,11 @@ func New(cfg Config) (*Daemon, error) {
 		cfg:      cfg,
 		ledger:   plan.NewLedger(cfg.Plan),
 		programs: map[nft.Family]*nft.Program{},
-		metrics:  newMetrics(cfg.Version),
+		metrics:  newMetrics(cfg.Version, cfg.Families),
 		notes:    map[string][]model.Note{},
-		retry:    firstRetry,
 	}
 	d.metrics.skip(nil)
-	d.health = newHealth(d.mailbox)
+	d.health = newHealth(d.mailbox, cfg.Families)
 	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int) {
 		d.metrics.conntrack.WithLabelValues(familyLabel(f)).Add(float64(n))
 	}, cfg.Log)
@@ -110,31 +97,19 @@ func (d *Daemon) close() error {
 // goes on being translated.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer func() { _ = d.close() }()
+	release, err := d.takeLock(ctx)
+	if ctx.Err() != nil {
+		err = nil // it was asked to end
+	}
+	if release == nil {
+		return err
+	}
+	defer release()
 	var beside sync.WaitGroup
 	beside.Go(func() { d.cleaner.run(ctx) })
 	defer beside.Wait()
-
-	retire := time.NewTicker(retireEvery)
-	defer retire.Stop()
-	var retry <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-d.wake:
-		case <-retry:
-		case now := <-retire.C:
-			d.retire(ctx, now)
-		}
-		retry = nil
-		if err := d.sync(ctx); err != nil && ctx.Err() == nil {
-			d.cfg.Log.Error(err, "the tables are not as they should be, trying again", "after", d.retry)
-			retry = time.After(d.retry)
-			d.retry = min(2*d.retry, lastRetry)
-			continue
-		}
-		d.retry = firstRetry
-	}
+	loop{wake: d.wake, sync: d.sync, retire: d.retire, log: d.cfg.Log}.run(ctx)
+	return nil
 }
 
 // sync brings what came in into the kernel. What it cannot bring in stays in the
@@ -144,23 +119,28 @@ func (d *Daemon) sync(ctx context.Context) error {
 	if !ready {
 		return nil
 	}
-	start := time.Now()
+	defer d.done()
+	since := l.since
+	if since.IsZero() {
+		since = time.Now()
+	}
 	applied := d.ledger.Apply(changesOf(l))
 	d.note(l.noted, applied.Noted)
 	var errs []error
 	for _, family := range d.cfg.Families {
 		if err := d.syncFamily(ctx, family, applied.Touched); err != nil {
 			d.metrics.failures.WithLabelValues(familyLabel(family)).Inc()
+			d.health.failed(family, since)
 			errs = append(errs, err)
+			continue
 		}
+		d.health.succeeded(family)
 	}
 	if err := errors.Join(errs...); err != nil {
-		d.health.failed(start)
 		return err
 	}
-	d.health.succeeded(d.cfg.Families)
 	if len(l.changes) > 0 {
-		took := time.Since(l.since)
+		took := time.Since(since)
 		d.metrics.latency.Observe(took.Seconds())
 		if d.cfg.Written != nil {
 			d.cfg.Written(len(l.changes), took)
@@ -214,8 +194,12 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program) (m
 	all := d.ledger.All()
 	_, want := Spell(family, all, d.ledger.Decide(all))
 	first, _ := Spell(family, d.ledger.Of(first), plan.Outcome{})
+	afresh := p.Done().Afresh
 	if err := p.Load(ctx, want, first); err != nil {
 		return nil, err
+	}
+	if p.Done().Afresh > afresh {
+		d.cfg.Log.Info("the table was changed by others so that rules could not be written over it, and is begun afresh", "table", fmt.Sprint(family, " ", nft.TableName))
 	}
 	go giveBack() // ends by itself, after a collection
 	fresh := map[nft.Frontend]bool{}

@@ -1,11 +1,9 @@
 package daemon
 
 import (
-	"encoding/json"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr/funcr"
@@ -49,9 +47,38 @@ func TestMailboxHoldsWhatCameLast(t *testing.T) {
 	if len(l.noted["x"]) != 1 {
 		t.Errorf("got notes %v, want one", l.noted)
 	}
-	if l, _ := m.take(); len(l.changes)+len(l.noted) != 0 || !m.waiting().IsZero() {
+	if l, _ := m.take(); len(l.changes)+len(l.noted) != 0 {
 		t.Errorf("letters are given twice: %v", l)
 	}
+}
+
+// What the loop has taken waits until it is in the kernel.
+func TestAChangeInHandWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMailbox()
+		m.Synced()
+		first := time.Now()
+		check := func(when string, want time.Time) {
+			t.Helper()
+			if got := m.waiting(); !got.Equal(want) {
+				t.Errorf("%s: waiting since %v, want %v", when, got, want)
+			}
+		}
+		check("at first", time.Time{})
+		m.Noted("x", nil)
+		check("with a note only", time.Time{})
+		m.Changed(service("a"))
+		m.take()
+		check("taken", first)
+		<-time.After(time.Second)
+		m.Changed(service("b"))
+		check("taken, and another one came in", first)
+		m.done()
+		check("the first is done", first.Add(time.Second))
+		m.take()
+		m.done()
+		check("both are", time.Time{})
+	})
 }
 
 func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
@@ -92,69 +119,11 @@ func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
 	}
 }
 
-func TestA10_2HealthGoesByWhatIsNotInTheKernel(t *testing.T) {
-	m := newMailbox()
-	h := newHealth(m)
-	now := time.Now()
-	check := func(when string, at time.Time, healthy, alive bool) {
-		t.Helper()
-		if got := h.report(at).Healthy; got != healthy {
-			t.Errorf("%s: healthy %v, want %v", when, got, healthy)
-		}
-		if got := h.alive(at).Healthy; got != alive {
-			t.Errorf("%s: alive %v, want %v", when, got, alive)
-		}
-	}
-	check("before the first load", now, false, true)
-	h.succeeded([]nft.Family{nft.IPv4})
-	check("after it", now, true, true)
-	m.Synced()
-	m.Changed(service("a"))
-	check("while a change waits", now.Add(staleAfter-time.Second), true, true)
-	check("when it has waited too long", now.Add(staleAfter+time.Second), false, false)
-	m.take()
-	h.failed(now)
-	h.failed(now.Add(30 * time.Second))
-	check("while writes fail", now.Add(staleAfter-time.Second), true, true)
-	check("when they have failed too long", now.Add(staleAfter+time.Second), false, false)
-	h.succeeded([]nft.Family{nft.IPv4})
-	check("when one is well again", now.Add(2*staleAfter), true, true)
-}
-
-func TestA10_1HealthAnswersAsKubeProxyDoes(t *testing.T) {
-	d := &Daemon{mailbox: newMailbox(), metrics: newMetrics("test")}
-	d.health = newHealth(d.mailbox)
-	server := d.HealthHandler()
-	get := func(path string) (*http.Response, map[string]any) {
-		w := httptest.NewRecorder()
-		server.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		var body map[string]any
-		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
-			t.Fatalf("%s: %v in %s", path, err, w.Body)
-		}
-		return w.Result(), body
-	}
-	if r, _ := get("/healthz"); r.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("/healthz before the first load: %d, want 503", r.StatusCode)
-	}
-	d.health.succeeded([]nft.Family{nft.IPv4, nft.IPv6})
-	for _, path := range []string{"/healthz", "/livez"} {
-		r, body := get(path)
-		if r.StatusCode != http.StatusOK || r.Header.Get("Content-Type") != "application/json" || r.Header.Get("X-Content-Type-Options") != "nosniff" {
-			t.Errorf("%s: %d %v", path, r.StatusCode, r.Header)
-		}
-		status, _ := body["status"].(map[string]any)
-		if body["healthy"] != true || body["lastUpdated"] != body["currentTime"] || len(status) != 2 || status["IPv6"] == nil {
-			t.Errorf("%s: %v", path, body)
-		}
-	}
-}
-
 // Each fault is logged once, and the gauge says how many there are now.
 func TestNotesAreLoggedOnce(t *testing.T) {
 	var lines []string
 	log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	d := &Daemon{cfg: Config{Log: log}, metrics: newMetrics("test"), notes: map[string][]model.Note{}}
+	d := &Daemon{cfg: Config{Log: log}, metrics: newMetrics("test", nil), notes: map[string][]model.Note{}}
 	bad := model.Note{Reason: model.ReasonInvalidPort, Field: "spec.ports[0].port", Detail: "70000 is not within 1 to 65535"}
 	other := model.Note{Reason: model.ReasonDuplicateFrontend}
 	web := model.Name{Namespace: "ns", Name: "web"}

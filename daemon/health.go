@@ -17,34 +17,42 @@ import (
 // unhealthy: twice kube-proxy's sync period.
 const staleAfter = time.Minute
 
-// health says whether the tables hold what the sources say.
+// health says whether the tables hold what the sources say, for each family.
 type health struct {
 	mailbox *mailbox
 
-	mu          sync.Mutex
-	loaded      bool
-	failedSince time.Time // zero: the last sync ended well
-	updated     map[nft.Family]time.Time
+	mu       sync.Mutex
+	families map[nft.Family]*familyHealth
 }
 
-func newHealth(m *mailbox) *health {
-	return &health{mailbox: m, updated: map[nft.Family]time.Time{}}
+// familyHealth is how the table of a family is.
+type familyHealth struct {
+	loaded  bool
+	failing time.Time // the oldest change that writes fail for came in then; zero: the last one ended well
+	updated time.Time
 }
 
-func (h *health) succeeded(families []nft.Family) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.loaded, h.failedSince = true, time.Time{}
+func newHealth(m *mailbox, families []nft.Family) *health {
+	h := &health{mailbox: m, families: map[nft.Family]*familyHealth{}}
 	for _, f := range families {
-		h.updated[f] = time.Now()
+		h.families[f] = &familyHealth{}
 	}
+	return h
 }
 
-func (h *health) failed(at time.Time) {
+// succeeded says that a family's table is as it should be.
+func (h *health) succeeded(family nft.Family) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.failedSince.IsZero() {
-		h.failedSince = at
+	*h.families[family] = familyHealth{loaded: true, updated: time.Now()}
+}
+
+// failed says that a family's table is not what it should have been since a time.
+func (h *health) failed(family nft.Family, since time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if f := h.families[family]; f.failing.IsZero() {
+		f.failing = since
 	}
 }
 
@@ -61,32 +69,34 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// report says how things are at a time.
+// report says how things are at a time: healthy is what has been loaded and is not
+// behind.
 func (h *health) report(now time.Time) healthReport {
+	return h.judge(now, func(loaded, behind bool) bool { return loaded && !behind })
+}
+
+// alive is report for /livez: a daemon that still waits for its first load lives.
+func (h *health) alive(now time.Time) healthReport {
+	return h.judge(now, func(loaded, behind bool) bool { return !loaded || !behind })
+}
+
+func (h *health) judge(now time.Time, good func(loaded, behind bool) bool) healthReport {
 	waiting := h.mailbox.waiting()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	fresh := func(since time.Time) bool { return since.IsZero() || now.Sub(since) < staleAfter }
-	r := healthReport{CurrentTime: now, Status: map[string]familyReport{}}
-	r.Healthy = h.loaded && fresh(h.failedSince) && fresh(waiting)
-	for family, at := range h.updated {
-		r.Status[familyLabel(family)] = familyReport{LastUpdated: at, Healthy: r.Healthy}
-		if r.LastUpdated.Before(at) {
-			r.LastUpdated = at
+	stale := func(since time.Time) bool { return !since.IsZero() && now.Sub(since) >= staleAfter }
+	r := healthReport{CurrentTime: now, Healthy: true, Status: map[string]familyReport{}}
+	for family, f := range h.families {
+		well := good(f.loaded, stale(f.failing) || stale(waiting))
+		r.Status[familyLabel(family)] = familyReport{LastUpdated: f.updated, Healthy: well}
+		r.Healthy = r.Healthy && well
+		if r.LastUpdated.Before(f.updated) {
+			r.LastUpdated = f.updated
 		}
 	}
 	if r.Healthy {
 		r.LastUpdated = now // while all is well, what was last written is still up to date
 	}
-	return r
-}
-
-// alive is report for /livez: a daemon that still waits for its first load lives.
-func (h *health) alive(now time.Time) healthReport {
-	r := h.report(now)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	r.Healthy = r.Healthy || !h.loaded
 	return r
 }
 

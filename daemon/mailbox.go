@@ -12,6 +12,7 @@ import (
 type mailbox struct {
 	mu      sync.Mutex
 	letters letters
+	inHand  time.Time // since when a change that the loop took has been waiting
 	synced  bool
 	wake    chan struct{} // holds one token while there is something to take
 }
@@ -62,7 +63,7 @@ func (m *mailbox) put(f func()) {
 }
 
 // take gives what came in, once everything has been delivered once; before that it
-// gives false.
+// gives false. The changes go on waiting until done.
 func (m *mailbox) take() (letters, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,15 +72,24 @@ func (m *mailbox) take() (letters, bool) {
 	}
 	l := m.letters
 	m.letters = newLetters()
+	m.inHand = l.since
 	return l, true
+}
+
+// done says that what was taken is in the kernel, or known to have failed: then health
+// knows since when.
+func (m *mailbox) done() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.inHand = time.Time{}
 }
 
 // waiting says since when a change has been waiting, the zero time if none is.
 func (m *mailbox) waiting() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.letters.changes) == 0 {
-		return time.Time{}
+	if !m.inHand.IsZero() {
+		return m.inHand
 	}
 	return m.letters.since
 }

@@ -24,7 +24,7 @@ type metrics struct {
 	rules      *prometheus.GaugeVec
 }
 
-func newMetrics(version string) *metrics {
+func newMetrics(version string, families []nft.Family) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
 		skipped: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -55,7 +55,7 @@ func newMetrics(version string) *metrics {
 		}),
 		operations: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "onerule_nft_operations_total",
-			Help: "Operations in the kernel since the start: transactions, elements added and deleted, runs of nft, sets listed.",
+			Help: "Operations in the kernel since the start: transactions, elements added and deleted, runs of nft, sets listed, tables begun afresh.",
 		}, []string{"ip_family", "operation"}),
 		elements: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "onerule_elements",
@@ -71,6 +71,10 @@ func newMetrics(version string) *metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	build.Set(1)
+	for _, f := range families { // a rate needs the 0 before the first failure
+		m.failures.WithLabelValues(familyLabel(f))
+		m.conntrack.WithLabelValues(familyLabel(f))
+	}
 	m.registry.MustRegister(m.skipped, m.conntrack, m.failures, m.duration, m.last, m.latency,
 		m.operations, m.elements, m.rules, build,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -101,6 +105,7 @@ func (m *metrics) did(family nft.Family, before nft.Operations, p *nft.Program) 
 		"delete":      now.Deleted - before.Deleted,
 		"ruleset":     now.Rulesets - before.Rulesets,
 		"list":        now.Listings - before.Listings,
+		"afresh":      now.Afresh - before.Afresh,
 	} {
 		m.operations.WithLabelValues(label, operation).Add(float64(n))
 	}

@@ -48,12 +48,12 @@ type flow struct {
 // a frontend, and their packets would go past it for as long as they last. The
 // table is read as a stream and never held. It gives the number of entries deleted.
 func DeleteUntranslated(ctx context.Context, family Family, match func(Frontend) bool) (int, error) {
-	list, err := openDump(unix.NETLINK_NETFILTER)
+	list, err := openDump()
 	if err != nil {
 		return 0, err
 	}
 	defer func() { _ = list.close() }()
-	remove, err := openDump(unix.NETLINK_NETFILTER)
+	remove, err := openDump()
 	if err != nil {
 		return 0, err
 	}

@@ -26,8 +26,8 @@ type dump struct {
 	buf []byte
 }
 
-func openDump(protocol int) (*dump, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+func openDump() (*dump, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}

@@ -45,7 +45,7 @@ type kernelSet struct {
 // serves to find chains that are not ours.
 func inspect(family Family) (inKernel, error) {
 	k := inKernel{chains: map[string]kernelChain{}, sets: map[string]kernelSet{}, rules: map[string]int{}}
-	d, err := openDump(unix.NETLINK_NETFILTER)
+	d, err := openDump()
 	if err != nil {
 		return k, err
 	}
@@ -65,7 +65,7 @@ func inspect(family Family) (inKernel, error) {
 }
 
 func (k *inKernel) readTable(d *dump, family Family) error {
-	request, err := tableRequest(family, unix.NFTA_TABLE_NAME)
+	request, err := tableRequest(family)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (k *inKernel) readTable(d *dump, family Family) error {
 }
 
 func (k *inKernel) readSets(d *dump, family Family) error {
-	request, err := tableRequest(family, unix.NFTA_SET_TABLE)
+	request, err := tableRequest(family)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (k *inKernel) readSets(d *dump, family Family) error {
 }
 
 func (k *inKernel) readRules(d *dump, family Family) error {
-	request, err := tableRequest(family, unix.NFTA_RULE_TABLE)
+	request, err := tableRequest(family)
 	if err != nil {
 		return err
 	}
@@ -164,7 +164,7 @@ func lookedUp(expressions []byte, set *string) error {
 }
 
 func (k *inKernel) readChains(d *dump, family Family) error {
-	request, err := tableRequest(family, unix.NFTA_CHAIN_TABLE)
+	request, err := tableRequest(family)
 	if err != nil {
 		return err
 	}
@@ -334,9 +334,10 @@ func partSize(part string) uint32 {
 	return 4 // an IPv4 address, and what numgen gives
 }
 
-// tableRequest begins a request about our table.
-func tableRequest(family Family, tableAttr uint16) ([]byte, error) {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: tableAttr, Data: cString(TableName)}})
+// tableRequest begins a request about our table. The attribute with its name has the
+// same number in requests for tables, sets, chains and rules.
+func tableRequest(family Family) ([]byte, error) {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_TABLE, Data: cString(TableName)}})
 	if err != nil {
 		return nil, fmt.Errorf("encode request: %w", err)
 	}

@@ -25,7 +25,7 @@ func read(family Family, names []string) (State, []stray, Operations, error) {
 	s := NewState()
 	var strays []stray
 	var done Operations
-	d, err := openDump(unix.NETLINK_NETFILTER)
+	d, err := openDump()
 	if err != nil {
 		return s, nil, done, err
 	}

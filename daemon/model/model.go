@@ -155,7 +155,7 @@ const (
 	ReasonNoService         Reason = "no-service"         // a slice without the label of its Service
 	ReasonAddressType       Reason = "address-type"       // a slice of addresses that are neither IPv4 nor IPv6
 	ReasonDuplicateObject   Reason = "duplicate-object"   // an object that another file holds already
-	ReasonDuplicateFrontend Reason = "duplicate-frontend" // a frontend that another Service holds already
+	ReasonDuplicateFrontend Reason = "duplicate-frontend" // a frontend that another Service, or another port, holds already
 )
 
 // A Note says that an object, or a part of one, was skipped and why.

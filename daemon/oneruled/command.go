@@ -23,6 +23,9 @@ import (
 // does.
 const bindRetry = 5 * time.Second
 
+// seeHelp ends what is said of a command line that is wrong.
+const seeHelp = "(oneruled --help lists the flags)"
+
 func command(version string) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
@@ -37,7 +40,7 @@ changes nothing: connections and translation go on.`,
 		Example: `  oneruled --manifests /etc/onerule --cluster-cidr 10.244.0.0/16
   oneruled --kubeconfig /etc/kubernetes/proxy.conf --hostname-override node-1`,
 		Version:       version,
-		Args:          cobra.NoArgs,
+		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -45,7 +48,7 @@ changes nothing: connections and translation go on.`,
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return fmt.Errorf("%w (oneruled --help lists the flags)", err)
+		return fmt.Errorf("%w %s", err, seeHelp)
 	})
 	o.register(cmd.Flags())
 	logging := flag.NewFlagSet("", flag.ContinueOnError)
@@ -54,6 +57,14 @@ changes nothing: connections and translation go on.`,
 		cmd.Flags().AddGoFlag(logging.Lookup(name))
 	}
 	return cmd
+}
+
+// noArguments refuses arguments: what is asked for is said by flags.
+func noArguments(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q %s", args[0], seeHelp)
+	}
+	return nil
 }
 
 // run does what the flags ask for until ctx ends.
@@ -90,8 +101,8 @@ func (o *options) run(ctx context.Context, version string) error {
 	return together(ctx,
 		d.Run,
 		func(ctx context.Context) error { return feed(ctx, d) },
-		func(ctx context.Context) error { return serve(ctx, log, o.healthzAddress, d.HealthHandler()) },
-		func(ctx context.Context) error { return serve(ctx, log, o.metricsAddress, d.MetricsHandler()) },
+		func(ctx context.Context) error { return serve(ctx, log, s.healthz, d.HealthHandler()) },
+		func(ctx context.Context) error { return serve(ctx, log, s.metrics, d.MetricsHandler()) },
 	)
 }
 

@@ -12,6 +12,12 @@ import (
 	"onerule/nft"
 )
 
+// Ports of the servers, as kube-proxy has them.
+const (
+	healthzPort = 10256
+	metricsPort = 10249
+)
+
 // options are the flags, as given. Names, defaults and meaning are kube-proxy's
 // where it has them.
 type options struct {
@@ -37,8 +43,8 @@ func (o *options) register(f *pflag.FlagSet) {
 	f.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`ranges` of pod addresses, separated by commas: what comes from elsewhere to a ClusterIP is masqueraded; without them nothing is")
 	f.BoolVar(&o.masqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	f.Uint8Var(&o.masqueradeBit, "masquerade-bit", 14, "`bit` of the packet mark, 0 to 31, that says that a packet is to be masqueraded")
-	f.StringVar(&o.healthzAddress, "healthz-bind-address", "0.0.0.0:10256", "`address:port` of /healthz and /livez; empty: off")
-	f.StringVar(&o.metricsAddress, "metrics-bind-address", "127.0.0.1:10249", "`address:port` of /metrics; empty: off")
+	f.StringVar(&o.healthzAddress, "healthz-bind-address", fmt.Sprint("0.0.0.0:", healthzPort), fmt.Sprintf("`address` of /healthz and /livez, with a port or without: %d then; empty: off", healthzPort))
+	f.StringVar(&o.metricsAddress, "metrics-bind-address", fmt.Sprint("127.0.0.1:", metricsPort), fmt.Sprintf("`address` of /metrics, with a port or without: %d then; empty: off", metricsPort))
 	f.Float32Var(&o.qps, "kube-api-qps", 5, "`requests` per second to the API server")
 	f.IntVar(&o.burst, "kube-api-burst", 10, "`requests` to the API server at once")
 	f.StringVar(&o.contentType, "kube-api-content-type", "", "media `type` of requests to the API server (default protobuf)")
@@ -49,6 +55,8 @@ type settled struct {
 	node         string
 	clusterCIDRs []netip.Prefix
 	families     []nft.Family
+	// The addresses of the servers, with ports; empty: off.
+	healthz, metrics string
 }
 
 // settle checks the options, and names each that is wrong.
@@ -68,15 +76,11 @@ func (o *options) settle() (settled, error) {
 	if o.manifests != "" && (o.kubeconfig != "" || o.master != "") {
 		errs = append(errs, errors.New("--manifests excludes --kubeconfig and --master"))
 	}
-	for _, a := range []struct{ flag, value string }{
-		{"--healthz-bind-address", o.healthzAddress}, {"--metrics-bind-address", o.metricsAddress},
-	} {
-		if a.value == "" {
-			continue
-		}
-		if _, err := netip.ParseAddrPort(a.value); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %q is not an address and a port, like 0.0.0.0:10256", a.flag, a.value))
-		}
+	if s.healthz, err = bindAddress(o.healthzAddress, healthzPort); err != nil {
+		errs = append(errs, fmt.Errorf("--healthz-bind-address: %w", err))
+	}
+	if s.metrics, err = bindAddress(o.metricsAddress, metricsPort); err != nil {
+		errs = append(errs, fmt.Errorf("--metrics-bind-address: %w", err))
 	}
 	s.families = families("/proc/net/if_inet6")
 	return s, oneLine(errs)
@@ -120,12 +124,35 @@ func nodeName(override string) (string, error) {
 	return name, nil
 }
 
+// bindAddress gives an address with a port, the default one where it has none: an
+// IPv6 address may stand in brackets or not then.
+func bindAddress(text string, port uint16) (string, error) {
+	if text == "" {
+		return "", nil
+	}
+	bare := text
+	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") && strings.Contains(inner, ":") {
+		bare = strings.TrimSuffix(inner, "]")
+	}
+	if a, err := netip.ParseAddr(bare); err == nil {
+		return netip.AddrPortFrom(a, port).String(), nil
+	}
+	a, err := netip.ParseAddrPort(text)
+	if err != nil || a.Port() == 0 {
+		return "", fmt.Errorf("%q is not an address, with or without a port, like 0.0.0.0:%d", text, port)
+	}
+	return a.String(), nil
+}
+
 func prefixes(list string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	if list == "" {
 		return nil, nil
 	}
-	for text := range strings.SplitSeq(list, ",") {
+	for i, text := range strings.Split(list, ",") {
+		if strings.TrimSpace(text) == "" {
+			return nil, fmt.Errorf("range %d of %q is empty", i+1, list)
+		}
 		p, err := netip.ParsePrefix(strings.TrimSpace(text))
 		if err != nil {
 			return nil, fmt.Errorf("%q is not a range of addresses, like 10.244.0.0/16", text)

@@ -228,15 +228,11 @@ func (l *Ledger) release(f Frontend, name model.Name) {
 	l.losers[f] = losers
 }
 
+// older compares the ages that the plans were made with, not those of the facts: in a
+// batch the facts are ahead of the claims of the Services that are planned later, and
+// owners and losers would be in no order.
 func (l *Ledger) older(x, y model.Name) int {
-	return cmp.Or(cmp.Compare(l.created(x), l.created(y)), x.Compare(y))
-}
-
-func (l *Ledger) created(name model.Name) int64 {
-	if s := l.services[name]; s != nil {
-		return s.Created
-	}
-	return 0
+	return cmp.Or(cmp.Compare(l.plans[x].Created, l.plans[y].Created), x.Compare(y))
 }
 
 func (l *Ledger) notes(name model.Name) []model.Note {
@@ -339,12 +335,6 @@ func (l *Ledger) Of(match func(model.Name) bool) Keys {
 		}
 	}
 	return k
-}
-
-// Owner gives the Service that a frontend belongs to.
-func (l *Ledger) Owner(f Frontend) (model.Name, bool) {
-	name, ok := l.owners[f]
-	return name, ok
 }
 
 func newOutcome() Outcome {

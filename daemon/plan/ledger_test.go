@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -57,8 +58,8 @@ func TestTheOlderServiceKeepsAFrontend(t *testing.T) {
 		}
 
 		a := l.Apply([]model.Change{gone(old)})
-		if len(a.Noted[name("a")]) != 0 {
-			t.Errorf("got notes %v on the heir", a.Noted)
+		if notes, told := a.Noted[name("a")]; !told || len(notes) != 0 {
+			t.Errorf("got notes %v on the heir, told %v, want to be told that there are none", notes, told)
 		}
 		want := plan.Keys{Frontends: map[plan.Frontend]bool{front("10.96.0.1", 80): true, front("10.96.0.1", 81): true}}
 		if diff := cmp.Diff(want, a.Touched, opts()); diff != "" {
@@ -95,30 +96,131 @@ func TestOnlyWhatChangesIsTouched(t *testing.T) {
 	}
 }
 
-// What a ledger holds after many changes is what a new one plans from the facts.
-func TestManyChangesLeaveNoTrace(t *testing.T) {
-	for seed := range uint64(50) {
-		r := rand.New(rand.NewPCG(seed, 0))
-		l := plan.NewLedger(plan.Config{NodeName: "n1"})
-		facts := map[model.Key]model.Change{}
-		for range 60 {
-			c := randomChange(r)
-			facts[c.Key] = c
-			l.Apply([]model.Change{c})
+// With three claimants, the losers inherit in order of age, whoever came first, and
+// each is told who holds the frontend now.
+func TestLosersInheritByAge(t *testing.T) {
+	claims := []model.Change{service("a", 3, "10.96.0.1", 80), service("b", 1, "10.96.0.1", 80), service("c", 2, "10.96.0.1", 80)}
+	for _, order := range [][]int{{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}} {
+		w := newWorld(t)
+		for _, i := range order {
+			w.apply(claims[i])
 		}
-		fresh := plan.NewLedger(plan.Config{NodeName: "n1"})
-		for _, c := range facts {
-			fresh.Apply([]model.Change{c})
+		w.want("all claim", "b", "a", "c")
+		w.apply(gone(claims[1]))
+		w.want("the oldest went", "c", "a")
+		w.apply(service("a", 1, "10.96.0.1", 80))
+		w.want("the youngest is made anew with an older date", "a", "c")
+		w.apply(service("a", 5, "10.96.0.1", 80))
+		w.want("and with a younger one", "c", "a")
+	}
+}
+
+// A world is a ledger with what it said of each Service last.
+type world struct {
+	t     *testing.T
+	l     *plan.Ledger
+	notes map[model.Name][]model.Note
+}
+
+func newWorld(t *testing.T) *world {
+	return &world{t: t, l: plan.NewLedger(plan.Config{NodeName: "n1"}), notes: map[model.Name][]model.Note{}}
+}
+
+// apply applies changes, and holds the ledger to naming every outcome that they change.
+func (w *world) apply(changes ...model.Change) {
+	w.t.Helper()
+	before := w.l.Decide(w.l.All())
+	a := w.l.Apply(changes)
+	after := w.l.Decide(w.l.All())
+	for f := range w.l.All().Frontends {
+		was, held := before.Decisions[f]
+		if (!held || !slices.Equal(was, after.Decisions[f])) && !a.Touched.Frontends[f] {
+			w.t.Fatalf("%v: %v is another one and not touched", changes, f)
 		}
-		if diff := cmp.Diff(fresh.Decide(fresh.All()), l.Decide(l.All()), opts()); diff != "" {
-			t.Fatalf("seed %d (-from facts +after changes): %s", seed, diff)
+	}
+	for f := range before.Decisions {
+		if _, held := after.Decisions[f]; !held && !a.Touched.Frontends[f] {
+			w.t.Fatalf("%v: %v went and is not touched", changes, f)
+		}
+	}
+	for n, notes := range a.Noted {
+		if w.notes[n] = notes; len(notes) == 0 {
+			delete(w.notes, n)
 		}
 	}
 }
 
+// want says who holds the frontend that all claim, and who is told so.
+func (w *world) want(when, owner string, losers ...string) {
+	w.t.Helper()
+	want := map[model.Name][]model.Note{}
+	for _, l := range losers {
+		want[name(l)] = []model.Note{{
+			Reason: model.ReasonDuplicateFrontend, Field: "spec.clusterIPs",
+			Detail: "10.96.0.1:80 TCP is held by Service ns/" + owner,
+		}}
+	}
+	if diff := cmp.Diff(want, w.notes); diff != "" {
+		w.t.Errorf("%s: notes (-want +got): %s", when, diff)
+	}
+}
+
+// What a ledger holds after many changes, in batches of any order, is what a new one
+// plans from the facts, and so is what it has said.
+func TestManyChangesLeaveNoTrace(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		w := newWorld(t)
+		facts := map[model.Key]model.Change{}
+		for range 30 {
+			batch := randomBatch(r)
+			for _, c := range batch {
+				facts[c.Key] = c
+			}
+			w.apply(batch...)
+			fresh := newWorld(t)
+			for _, c := range facts {
+				fresh.apply(c)
+			}
+			if diff := cmp.Diff(fresh.l.Decide(fresh.l.All()), w.l.Decide(w.l.All()), opts()); diff != "" {
+				t.Fatalf("seed %d (-from facts +after changes): %s", seed, diff)
+			}
+			if diff := cmp.Diff(fresh.notes, w.notes); diff != "" {
+				t.Fatalf("seed %d: notes (-from facts +after changes): %s", seed, diff)
+			}
+		}
+	}
+}
+
+// Within a batch the facts are ahead of the claims: a comes while the owner b is to be
+// made anew with a younger date, and must not get past c, which waits for longer.
+func TestTheFactsOfABatchAreNotAheadOfItsClaims(t *testing.T) {
+	for _, order := range [][]int{{0, 1}, {1, 0}} {
+		w := newWorld(t)
+		w.apply(service("b", 1, "10.96.0.1", 80), service("c", 3, "10.96.0.1", 80))
+		w.want("two claim", "b", "c")
+		batch := []model.Change{service("a", 5, "10.96.0.1", 80), service("b", 9, "10.96.0.1", 80)}
+		w.apply(batch[order[0]], batch[order[1]])
+		w.want("a third comes, and the owner is made anew", "c", "a", "b")
+	}
+}
+
+// randomBatch gives up to six changes, of different objects.
+func randomBatch(r *rand.Rand) []model.Change {
+	var batch []model.Change
+	for range 1 + r.IntN(6) {
+		c := randomChange(r)
+		if !slices.ContainsFunc(batch, func(o model.Change) bool { return o.Key == c.Key }) {
+			batch = append(batch, c)
+		}
+	}
+	return batch
+}
+
+// randomChange has up to four Services claim one frontend, at ages that change.
 func randomChange(r *rand.Rand) model.Change {
 	n := string(rune('a' + r.IntN(4)))
-	c := service(n, int64(r.IntN(2)), fmt.Sprint("10.96.0.", r.IntN(3)), uint16(80+r.IntN(2)), 90)
+	c := service(n, int64(r.IntN(4)), fmt.Sprint("10.96.0.", r.IntN(2)), uint16(80+r.IntN(2)), 90)
 	if r.IntN(2) == 0 {
 		c = endpointsOf(fmt.Sprint(r.IntN(4)), n, uint16(80+r.IntN(2)), fmt.Sprint("10.0.0.", r.IntN(4)))
 	}

@@ -39,6 +39,8 @@ type Decision struct {
 
 // A Service is the plan of one Service, both families together.
 type Service struct {
+	// Created is the creation time that the plan was made with, in Unix seconds.
+	Created   int64
 	Decisions []Decision // sorted by frontend, distinct
 	// ClusterIPs are the addresses whose every other port is refused.
 	ClusterIPs []netip.Addr
@@ -56,17 +58,6 @@ type Keys struct {
 // NewKeys gives keys that name nothing.
 func NewKeys() Keys {
 	return Keys{Frontends: map[Frontend]bool{}, Addrs: map[netip.Addr]bool{}}
-}
-
-// Add names what o names, too.
-func (k *Keys) Add(o Keys) {
-	for f := range o.Frontends {
-		k.Frontends[f] = true
-	}
-	for a := range o.Addrs {
-		k.Addrs[a] = true
-	}
-	k.Ranges = k.Ranges || o.Ranges
 }
 
 // Empty says whether the keys name nothing.

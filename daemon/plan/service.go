@@ -10,8 +10,7 @@ import (
 
 // ForService plans one Service from its slices, which come sorted by name.
 func ForService(cfg Config, s *model.Service, parts []*model.EndpointSlice) Service {
-	var p Service
-	p.ClusterIPs = slices.Clone(s.ClusterIPs)
+	p := Service{Created: s.Created, ClusterIPs: slices.Clone(s.ClusterIPs)}
 	hairpins := map[netip.Addr]bool{}
 	for _, port := range s.Ports {
 		all := endpointsOf(port, parts)

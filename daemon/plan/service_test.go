@@ -55,8 +55,8 @@ func TestChosenEndpoints(t *testing.T) {
 		{"A4.3: neither ready nor terminating is never used, even if it serves", []*model.EndpointSlice{slice("a", 8080, unready, servingOnly)}, nil},
 		{"A1.16: slices are merged, and one address with two ports is two endpoints", []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.1")), slice("b", 9090, ready("10.0.0.1"))}, []string{"10.0.0.1:8080", "10.0.0.1:9090"}},
 		{"A1.17: a target port that is another one in each slice", []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.1")), slice("b", 9090, ready("10.0.0.2"))}, []string{"10.0.0.1:8080", "10.0.0.2:9090"}},
-		{"A1.16: a terminating entry does not replace one that is there", []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.5")), slice("b", 8080, leaving)}, []string{"10.0.0.5:8080"}},
-		{"A1.16: another entry does", []*model.EndpointSlice{slice("a", 8080, leaving), slice("b", 8080, ready("10.0.0.5"))}, []string{"10.0.0.5:8080"}},
+		{"A1.16: a terminating entry does not replace one that is there", []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.5")), slice("b", 8080, leaving, ready("10.0.0.1"))}, []string{"10.0.0.1:8080", "10.0.0.5:8080"}},
+		{"A1.16: another entry does", []*model.EndpointSlice{slice("a", 8080, leaving), slice("b", 8080, ready("10.0.0.5"), ready("10.0.0.1"))}, []string{"10.0.0.1:8080", "10.0.0.5:8080"}},
 		{"A1.23: endpoints of the other family are none", []*model.EndpointSlice{slice("a", 8080, ready("fd00::1"), ready("10.0.0.1"))}, []string{"10.0.0.1:8080"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -87,6 +87,17 @@ func TestPortsAreMatchedByNameAndProtocol(t *testing.T) {
 	want := []string{"TCP 80 [10.0.0.1:8080]", "TCP 81 []", "UDP 80 [10.0.0.1:5353]"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("decisions (-want +got): %s", diff)
+	}
+}
+
+func TestTheFirstOfTwoPortsWithOneFrontendDecides(t *testing.T) {
+	s := web()
+	s.Ports = append(s.Ports, model.ServicePort{Name: "admin", Protocol: model.TCP, Port: 80})
+	part := slice("a", 8080, ready("10.0.0.1"))
+	part.Ports = append(part.Ports, model.SlicePort{Name: "admin", Protocol: model.TCP, Port: 9090})
+	p := plan.ForService(plan.Config{}, s, []*model.EndpointSlice{part})
+	if got, want := fmt.Sprint(p.Decisions), "[{{10.96.0.1 TCP 80} [10.0.0.1:8080]}]"; got != want {
+		t.Errorf("got decisions %s, want %s", got, want)
 	}
 }
 

@@ -84,7 +84,6 @@ func (c converter) service(s *corev1.Service) (*model.Service, []model.Note) {
 	m := &model.Service{
 		Name:       model.Name{Namespace: c.strings.of(s.Namespace), Name: s.Name},
 		ClusterIPs: f.clusterIPs(&s.Spec),
-		Ports:      make([]model.ServicePort, 0, len(s.Spec.Ports)),
 	}
 	if !s.CreationTimestamp.IsZero() {
 		m.Created = s.CreationTimestamp.Unix()
@@ -92,13 +91,34 @@ func (c converter) service(s *corev1.Service) (*model.Service, []model.Note) {
 	if len(m.ClusterIPs) == 0 {
 		return nil, f.notes
 	}
-	for i := range s.Spec.Ports {
-		p := &s.Spec.Ports[i]
-		if protocol, ok := f.port(i, "spec.ports", p.Name, p.Protocol, p.Port); ok {
-			m.Ports = append(m.Ports, model.ServicePort{Name: c.strings.of(p.Name), Protocol: protocol, Port: uint16(p.Port)})
-		}
-	}
+	m.Ports = c.servicePorts(&f, s.Spec.Ports)
 	return m, f.notes
+}
+
+// servicePorts gives the ports that are good. Of several with one protocol and number
+// the first one is: they would be one frontend.
+func (c converter) servicePorts(f *findings, in []corev1.ServicePort) []model.ServicePort {
+	ports := make([]model.ServicePort, 0, len(in))
+	type frontend struct {
+		protocol model.Protocol
+		port     int32
+	}
+	holders := make(map[frontend]int, len(in))
+	for i := range in {
+		p := &in[i]
+		protocol, ok := f.port(i, "spec.ports", p.Name, p.Protocol, p.Port)
+		if !ok {
+			continue
+		}
+		key := frontend{protocol, p.Port}
+		if holder, held := holders[key]; held {
+			f.add(model.ReasonDuplicateFrontend, fmt.Sprintf("spec.ports[%d]", i), fmt.Sprintf("%s %d is that of spec.ports[%d] already", protocol, p.Port, holder))
+			continue
+		}
+		holders[key] = i
+		ports = append(ports, model.ServicePort{Name: c.strings.of(p.Name), Protocol: protocol, Port: uint16(p.Port)})
+	}
+	return ports
 }
 
 // clusterIPs gives the ClusterIPs that are good: at most one of each family, each

@@ -141,6 +141,14 @@ func TestServicesThatAreConverted(t *testing.T) {
 		{name: "an unknown protocol beside a good one", in: func(s *corev1.Service) {
 			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Port: 81, Protocol: "tcp"})
 		}, notes: []string{"invalid-protocol spec.ports[1].protocol"}},
+		{name: "a port twice: the first one is kept", in: func(s *corev1.Service) {
+			s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "again", Port: 80}, corev1.ServicePort{Name: "udp", Port: 80, Protocol: "UDP"}, corev1.ServicePort{Name: "too", Port: 80, Protocol: "UDP"})
+		}, want: func(m *model.Service) {
+			m.Ports = append(m.Ports, model.ServicePort{Name: "udp", Protocol: model.UDP, Port: 80})
+		}, notes: []string{"duplicate-frontend spec.ports[1]", "duplicate-frontend spec.ports[3]"}},
+		{name: "a bad port does not hide a good one of the same number", in: func(s *corev1.Service) {
+			s.Spec.Ports = []corev1.ServicePort{{Name: "BAD", Port: 80}, {Name: "http", Port: 80}}
+		}, notes: []string{"invalid-name spec.ports[0].name"}},
 		{name: "no port at all", in: func(s *corev1.Service) { s.Spec.Ports = nil },
 			want: func(m *model.Service) { m.Ports = nil }},
 		{name: "no creation time", in: func(s *corev1.Service) { s.CreationTimestamp = metav1.Time{} },
@@ -155,6 +163,16 @@ func TestServicesThatAreConverted(t *testing.T) {
 				t.Errorf("notes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestADuplicatePortNamesTheOneThatIsKept(t *testing.T) {
+	_, notes := newConverter().service(webService(func(s *corev1.Service) {
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "again", Port: 80})
+	}))
+	want := []model.Note{{Reason: model.ReasonDuplicateFrontend, Field: "spec.ports[1]", Detail: "TCP 80 is that of spec.ports[0] already"}}
+	if diff := cmp.Diff(want, notes); diff != "" {
+		t.Errorf("notes (-want +got):\n%s", diff)
 	}
 }
 

@@ -164,7 +164,7 @@ func (r *manifestRun) apply(readings map[string]reading) {
 			contents[name] = nil
 		case read.err != nil:
 			c := &content{}
-			c.fail("", read.err.Error())
+			c.fail(read.err.Error())
 			contents[name] = c
 		default:
 			contents[name] = r.parser.parse(name, read.data, r.holdings.parsed(name))

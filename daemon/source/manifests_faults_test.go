@@ -168,7 +168,7 @@ func TestAFileIsWrittenSlowly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close() //nolint:errcheck // closed below; this is for failures
+	defer f.Close()
 	d.awaitNotes(t, "web.yaml: parse")
 	half := strings.LastIndex(after, "port: 80") + 2
 	if _, err := f.WriteString(after[:half]); err != nil {

@@ -85,7 +85,8 @@ func largeSlice(i int) *discoveryv1.EndpointSlice {
 }
 
 func managedFields(size int) []metav1.ManagedFieldsEntry {
-	return []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:x":"` + strings.Repeat("y", size) + `"}`)}}}
+	fields := metav1.NewFieldsV1(`{"f:x":"` + strings.Repeat("y", size) + `"}`)
+	return []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", Operation: "Update", FieldsV1: fields}}
 }
 
 // TestMemoryOfAChild is the process that BenchmarkMemory measures.

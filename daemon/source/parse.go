@@ -54,7 +54,7 @@ func (p parser) parse(file string, data []byte, known map[sum]statement) *conten
 	c := &content{parsed: map[sum]statement{}}
 	if len(bytes.TrimSpace(data)) == 0 {
 		// A file that is being written begins empty.
-		c.fail("", "is empty")
+		c.fail("is empty")
 		return c
 	}
 	for _, d := range documents(file, data) {
@@ -73,10 +73,10 @@ func (p parser) parse(file string, data []byte, known map[sum]statement) *conten
 	return c
 }
 
-// fail notes that a part of the file is not well formed.
-func (c *content) fail(field, detail string) {
+// fail notes that the file, or a part of it, is not well formed.
+func (c *content) fail(detail string) {
 	c.broken = true
-	c.notes = append(c.notes, model.Note{Reason: model.ReasonParse, Field: field, Detail: detail})
+	c.notes = append(c.notes, model.Note{Reason: model.ReasonParse, Detail: detail})
 }
 
 // A header is what every object, and every list of objects, begins with.
@@ -89,7 +89,7 @@ type header struct {
 func (p parser) document(c *content, file string, d document) {
 	value, err := d.json(file)
 	if err != nil {
-		c.fail("", err.Error())
+		c.fail(err.Error())
 		return
 	}
 	if value == nil {
@@ -98,7 +98,7 @@ func (p parser) document(c *content, file string, d document) {
 	where := fmt.Sprintf("document at line %d", d.line)
 	var h header
 	if err := json.Unmarshal(value, &h); err != nil {
-		c.fail("", where+": "+err.Error())
+		c.fail(where + ": " + err.Error())
 		return
 	}
 	of, list := strings.CutSuffix(h.Kind, "List")
@@ -134,7 +134,7 @@ func readList(version, kind string) bool {
 func (p parser) item(c *content, where string, raw json.RawMessage, typed header) {
 	var h header
 	if err := json.Unmarshal(raw, &h); err != nil || bytes.Equal(raw, []byte("null")) {
-		c.fail("", where+": is not an object")
+		c.fail(where + ": is not an object")
 		return
 	}
 	if h.Kind == "" && h.APIVersion == "" && typed.Kind != "" {
@@ -180,7 +180,7 @@ func (p parser) object(c *content, where string, raw []byte, h header) {
 	}
 	d, err := p.convert.object(obj)
 	if err != nil {
-		c.fail("", where+": "+err.Error())
+		c.fail(where + ": " + err.Error())
 		return
 	}
 	s := statement{delivery: d, fault: len(d.notes) > 0 && !foreign(obj)}

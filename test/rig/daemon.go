@@ -35,9 +35,10 @@ type Daemon struct {
 
 	t    testing.TB
 	ns   *netns.NS
+	bin  string
 	args []string
 	cmd  *exec.Cmd
-	out  *output
+	out  *Output
 }
 
 // Start runs oneruled on manifests in an empty directory, with further flags, and
@@ -53,7 +54,8 @@ func Start(t testing.TB, ns *netns.NS, args ...string) *Daemon {
 // New is Start without running it: manifests can be written first.
 func New(t testing.TB, ns *netns.NS, args ...string) *Daemon {
 	t.Helper()
-	d := &Daemon{Dir: t.TempDir(), t: t, ns: ns, out: &output{}}
+	d := &Daemon{Dir: t.TempDir(), t: t, ns: ns, out: &Output{}}
+	d.bin = Binary(t, "oneruled", "onerule/daemon/oneruled")
 	d.args = append([]string{"--manifests", d.Dir, "--hostname-override", NodeName}, args...)
 	t.Cleanup(func() {
 		d.Kill()
@@ -83,7 +85,7 @@ func Binary(t testing.TB, name, pkg string) string {
 // Run starts the daemon, again after Stop or Kill.
 func (d *Daemon) Run() {
 	d.t.Helper()
-	d.cmd = exec.Command(Binary(d.t, "oneruled", "onerule/daemon/oneruled"), d.args...)
+	d.cmd = exec.Command(d.bin, d.args...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.ns.Start(d.cmd); err != nil {
 		d.t.Fatalf("start oneruled: %v", err)
@@ -240,19 +242,21 @@ func Eventually(t testing.TB, what string, f func() error) {
 	}
 }
 
-// output is what a process says, readable while it runs.
-type output struct {
+// Output is what a process says, readable while it runs.
+type Output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (o *output) Write(p []byte) (int, error) {
+// Write takes in what the process says.
+func (o *Output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.Write(p)
 }
 
-func (o *output) String() string {
+// String gives what it has said so far.
+func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.b.String()

@@ -1,0 +1,87 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockName is the abstract unix socket that says that a daemon writes the tables of a
+// network namespace. Such a name belongs to the network namespace, as the tables do,
+// and goes with the process, however that ends.
+const lockName = "@onerule/oneruled"
+
+// lockRetry is how often a lock that another daemon holds is tried again.
+const lockRetry = time.Second
+
+// errForeign says that the lock's name is taken by what cannot be a daemon.
+var errForeign = errors.New("its holder is of another user")
+
+// takeLock waits until no other daemon writes the tables of this network namespace, and
+// gives what releases the lock. It gives the error of ctx when that ends first.
+func (d *Daemon) takeLock(ctx context.Context) (release func(), err error) {
+	for said := false; ; said = true {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", lockName)
+		if err == nil {
+			if said {
+				d.cfg.Log.Info("the other oneruled ended, taking over")
+			}
+			go answer(l) // ends when the lock is released
+			return func() { _ = l.Close() }, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("take the lock of this network namespace: %w", err)
+		}
+		holder, err := lockHolder()
+		if errors.Is(err, errForeign) {
+			d.cfg.Log.Error(err, "the lock of this network namespace is no daemon's, going on without it", "socket", lockName, "pid", holder.Pid, "uid", holder.Uid)
+			return func() {}, nil
+		}
+		if !said {
+			d.cfg.Log.Info("another oneruled writes the tables of this network namespace, waiting for its end", "pid", holder.Pid)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(lockRetry):
+		}
+	}
+}
+
+// answer lets those who ask who holds the lock go at once.
+func answer(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = c.Close()
+	}
+}
+
+// lockHolder says who holds the lock, as well as can be told. Any process of the
+// network namespace may take the name, and one that is not of our user must not keep
+// us from our work.
+func lockHolder() (unix.Ucred, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return unix.Ucred{}, fmt.Errorf("ask for the holder of the lock: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: lockName}); err != nil {
+		return unix.Ucred{}, fmt.Errorf("ask for the holder of the lock: %w", err)
+	}
+	holder, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	switch {
+	case err != nil:
+		return unix.Ucred{}, fmt.Errorf("ask for the holder of the lock: %w", err)
+	case int(holder.Uid) != os.Geteuid():
+		return *holder, errForeign
+	}
+	return *holder, nil
+}

@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// Timing of what the loop does by itself.
+const (
+	// retireEvery is how often rules for unused numbers of endpoints are looked for,
+	// retireAfter how long they must have been unused.
+	retireEvery = 10 * time.Second
+	retireAfter = time.Minute
+	// A failed write is tried again after firstRetry, then twice as long each time.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+)
+
+// A loop decides when to write.
+type loop struct {
+	wake   <-chan struct{} // says that something came in
+	sync   func(context.Context) error
+	retire func(ctx context.Context, now time.Time)
+	log    logr.Logger
+}
+
+// run works until ctx ends.
+func (l loop) run(ctx context.Context) {
+	tick := time.NewTicker(retireEvery)
+	defer tick.Stop()
+	wait := firstRetry
+	var retry <-chan time.Time
+	for {
+		wake := l.wake
+		if retry != nil {
+			wake = nil // what comes in now joins the next try: each may read the whole kernel
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-retry:
+		case now := <-tick.C:
+			l.retire(ctx, now)
+			if retry != nil {
+				continue
+			}
+		}
+		retry = nil
+		err := l.sync(ctx)
+		if err == nil || ctx.Err() != nil {
+			wait = firstRetry
+			continue
+		}
+		l.log.Error(err, "the tables are not as they should be, trying again", "after", wait)
+		retry = time.After(wait)
+		wait = min(2*wait, lastRetry)
+	}
+}

@@ -1,0 +1,172 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+
+	"onerule/daemon/model"
+	"onerule/nft"
+	"onerule/test/netns"
+)
+
+// newDaemon gives a daemon for IPv4 in a namespace. Its cleaner does not run.
+func newDaemon(t *testing.T, ns *netns.NS) *Daemon {
+	t.Helper()
+	var d *Daemon
+	err := ns.Do(func() (err error) {
+		d, err = New(Config{Families: []nft.Family{nft.IPv4}, MasqueradeBit: 14, Version: "test", Log: logr.Discard()})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.close() })
+	return d
+}
+
+// web puts a Service with so many endpoints into the mailbox.
+func web(d *Daemon, endpoints int) {
+	n := model.Name{Namespace: "ns", Name: "web"}
+	d.Changed(model.Change{Key: model.Key{Kind: model.KindService, Name: n}, Service: &model.Service{
+		Name: n, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+	}})
+	s := &model.EndpointSlice{Name: n, Service: n.Name, Ports: []model.SlicePort{{Protocol: model.TCP, Port: 8080}}}
+	for i := range endpoints {
+		s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Ready: true, Serving: true})
+	}
+	d.Changed(model.Change{Key: model.Key{Kind: model.KindEndpointSlice, Name: n}, EndpointSlice: s})
+}
+
+// Flows to a frontend that began before it was ours are cleaned: all frontends' after a
+// load, new ones' after a change.
+func TestConntrackIsCleanedOfWhatIsNew(t *testing.T) {
+	ns := netns.New(t, "node")
+	d := newDaemon(t, ns)
+	d.Synced()
+	sync := func(when string, want map[nft.Frontend]bool) {
+		t.Helper()
+		if err := ns.Do(func() error { return d.sync(t.Context()) }); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(d.cleaner.take())); diff != "" {
+			t.Errorf("%s: frontends to clean (-want +got): %s", when, diff)
+		}
+	}
+	f := nft.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: 80}
+	none := map[nft.Frontend]bool{}
+	web(d, 1)
+	sync("the first load", map[nft.Frontend]bool{f: true})
+	web(d, 2)
+	sync("another endpoint", none)
+	d.Changed(model.Change{Key: model.Key{Kind: model.KindService, Name: model.Name{Namespace: "ns", Name: "web"}}})
+	sync("the Service goes", none)
+	web(d, 2)
+	sync("it comes back", map[nft.Frontend]bool{f: true})
+}
+
+func TestRulesForUnusedNumbersGo(t *testing.T) {
+	ns := netns.New(t, "node")
+	d := newDaemon(t, ns)
+	d.Synced()
+	rules := func() (n int) {
+		_, n = d.programs[nft.IPv4].Sizes()
+		return n
+	}
+	var with []int
+	now := time.Now()
+	err := ns.Do(func() error {
+		for _, endpoints := range []int{1, 3, 1} {
+			web(d, endpoints)
+			if err := d.sync(t.Context()); err != nil {
+				return err
+			}
+			with = append(with, rules())
+		}
+		for _, after := range []time.Duration{0, retireAfter / 2, 2 * retireAfter} {
+			d.retire(t.Context(), now.Add(after))
+			with = append(with, rules())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, three := with[0], with[1]
+	if diff := cmp.Diff([]int{one, three, three, three, three, one}, with); one >= three || diff != "" {
+		t.Errorf("rules (-want +got): %s", diff)
+	}
+}
+
+// A write that hangs is a change that waits, and so is one that was given up.
+func TestA10_2AHangingWriteIsNotHealthy(t *testing.T) {
+	dir := t.TempDir()
+	hangs, began := filepath.Join(dir, "hangs"), filepath.Join(dir, "began")
+	nftPath, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n[ ! -e %s ] || { : >%s; exec sleep 60; }\nexec %s \"$@\"\n", hangs, began, nftPath)
+	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ns := netns.New(t, "node")
+	d := newDaemon(t, ns)
+	d.Synced()
+	check := func(when string, after time.Duration, want bool) {
+		t.Helper()
+		if got := d.health.report(time.Now().Add(after)).Healthy; got != want {
+			t.Errorf("%s: healthy %v, want %v", when, got, want)
+		}
+	}
+	web(d, 1)
+	if err := ns.Do(func() error { return d.sync(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	check("after the load", 2*staleAfter, true)
+	if err := os.WriteFile(hangs, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	web(d, 2) // which needs a rule, and so nft
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- ns.Do(func() error { return d.sync(ctx) }) }()
+	awaitFile(t, began)
+	check("for a moment", staleAfter/2, true)
+	check("while the write hangs", 2*staleAfter, false)
+	cancel()
+	if err := <-ended; err == nil {
+		t.Fatal("the write that hung ended well")
+	}
+	check("after it was given up", 2*staleAfter, false)
+	if !d.waiting().IsZero() {
+		t.Error("a change is still in hand")
+	}
+}
+
+// awaitFile waits until a file exists, for 10 s at the most.
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, err := os.Stat(path); err == nil {
+			return
+		}
+		select {
+		case <-deadline:
+			t.Fatalf("no %s within 10 s", path)
+		case <-tick.C:
+		}
+	}
+}
