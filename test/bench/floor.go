@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
@@ -123,6 +124,20 @@ func (f *floor) move(service, from, to int) error {
 		return err
 	}
 	return f.conn.SetAddElements(f.set(countSet(to)), []nftables.SetElement{{Key: countKey(service)}})
+}
+
+// verdict writes the verdict of a frontend anew: what a change would cost if the
+// verdict said how many endpoints there are (nft/README.md, decisions). The kernel
+// walks every verdict of the table for it.
+func (f *floor) verdict(service int) (time.Duration, error) {
+	set, key := f.set(string(nft.ServiceIPs)), routeKey(service)
+	return f.timed(func() error {
+		if err := f.conn.SetDeleteElements(set, []nftables.SetElement{{Key: key}}); err != nil {
+			return err
+		}
+		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: nft.ClusterIPChain(unix.IPPROTO_TCP)}
+		return f.conn.SetAddElements(set, []nftables.SetElement{{Key: key, VerdictData: to}})
+	})
 }
 
 // timed writes one transaction.

@@ -38,6 +38,10 @@ func scaleTable(list []*scale) *table {
 		first := spreadOf(s.first.event)
 		return fmt.Sprintf("%s / %s", short(first.p50), short(first.max))
 	})
+	each("not taken: the verdict of a frontend written anew, the kernel alone, p50 / p99", "", func(s *scale) string {
+		verdicts := spreadOf(s.verdicts)
+		return fmt.Sprintf("%s / %s", short(verdicts.p50), short(verdicts.p99))
+	})
 	memoryRows(each)
 	scaleNotes(t, list)
 	return t
@@ -125,6 +129,7 @@ func scaleNotes(t *table, list []*scale) {
 	t.note("Each daemon is a process of its own in a new network namespace: package daemon with both families, fed by its real API client from a server in another process that lists and watches in protobuf over plain HTTP on loopback (no TLS, no etcd).")
 	t.note("From event: from the moment before the API server sends the watch event. In the daemon alone: from the change coming in at the loop. To kernel: the transaction is acknowledged.")
 	t.note("Floor: the same elements written by google/nftables, nothing around it, to a table of the same size in another namespace, in turns with the daemon's changes.")
+	t.note("Not taken: a change of the number of endpoints would write the frontend's verdict, too, if that said how many there are.")
 	for _, s := range list {
 		t.note("%s Services: %s and %s changes timed, one after the other; %s of all changes looked up in the kernel afterwards, with the number of endpoints and every one of them, all as they should be.",
 			count(s.services), count(len(s.replaced.event)), count(len(s.numbered.event)), count(s.verified))

@@ -23,9 +23,10 @@ type scale struct {
 	services int
 	loads    []load
 	restart  load
-	first    series // changes to a number of endpoints that was never seen
-	replaced series // an endpoint in the place of another
-	numbered series // an endpoint less, an endpoint more
+	first    series          // changes to a number of endpoints that was never seen
+	replaced series          // an endpoint in the place of another
+	numbered series          // an endpoint less, an endpoint more
+	verdicts []time.Duration // a verdict written anew, with nothing around it
 	memory   sizes
 	verified int // changes looked up in the kernel
 }
@@ -266,6 +267,10 @@ func (m *scaler) numberMany(ctx context.Context, n int) error {
 			return err
 		}
 		m.result.numbered.floor = append(m.result.numbered.floor, took)
+		if took, err = m.floor.verdict(service); err != nil {
+			return err
+		}
+		m.result.verdicts = append(m.result.verdicts, took)
 	}
 	return nil
 }
