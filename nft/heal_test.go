@@ -196,3 +196,28 @@ func TestAFailedTransactionIsToldInOneLine(t *testing.T) {
 	}
 	load(t, ns, p, world(nft.IPv4, 2, 3))
 }
+
+// What cannot be written over, and does not show beforehand, goes in the end.
+func TestATableThatRefusesOurRulesIsBegunAfresh(t *testing.T) {
+	ns := netns.New(t, "node")
+	want := world(nft.IPv4, 20, 3)
+	load(t, ns, program(t, ns, config(nft.IPv4)), copyOf(want))
+	healthy := sorted(listing(t, ns, nft.IPv4))
+	ns.Run(t, "nft", "-f", file(t, "flush chain ip onerule services\ndelete set ip onerule cluster-ips\nadd set ip onerule cluster-ips { type mark; }\n"))
+	p := program(t, ns, config(nft.IPv4))
+	for try := 1; ; try++ {
+		err := ns.Do(func() error { return p.Load(t.Context(), copyOf(want), nft.NewKeys()) })
+		if (err == nil) != (try == 3) {
+			t.Fatalf("try %d: %v, want two refusals and then a new table", try, err)
+		}
+		if err == nil {
+			break
+		}
+	}
+	if n := p.Done().Afresh; n != 1 {
+		t.Errorf("began afresh %d times, want once", n)
+	}
+	if diff := cmp.Diff(healthy, sorted(listing(t, ns, nft.IPv4))); diff != "" {
+		t.Errorf("the table is not as before (-before +after): %s", diff)
+	}
+}

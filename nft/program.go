@@ -27,7 +27,9 @@ type Program struct {
 	counts counts
 	order  []count // in which the kernel tries them
 	sizes  map[string]int
-	total  Operations
+	// refused counts loads in a row whose rules nft would not write.
+	refused int
+	total   Operations
 }
 
 // Open prepares to write a table. It writes nothing.
@@ -125,6 +127,11 @@ func (p *Program) fill(ctx context.Context, cold bool, have, want State, first K
 	return p.write(last)
 }
 
+// refusals is how often nft may refuse to write the rules over a table that looks as if
+// they fitted, until they go into a new one: the reason may pass, and a new table is a
+// gap.
+const refusals = 3
+
 // open brings the rules in and reads the elements. A table that our rules do not fit
 // into is begun afresh: nothing is in it then. It is cold if base chains are still to
 // be hooked in.
@@ -133,13 +140,13 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 	if k.table && k.misfit(sets, chains) == "" {
 		cold, err = p.openRules(ctx, *k)
 		if err == nil {
+			p.refused = 0
 			have, err = p.readElements(sets)
 			return cold, have, err
 		}
-		if ctx.Err() != nil {
+		if p.refused++; p.refused < refusals || ctx.Err() != nil {
 			return false, have, err
 		}
-		// What nft refused to write over what is there goes into a new table.
 	}
 	p.counts.set(nil, NewState())
 	p.order = nil
