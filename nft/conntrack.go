@@ -70,7 +70,7 @@ func DeleteUntranslated(ctx context.Context, family Family, match func(Frontend)
 		}
 		return err
 	})
-	if err != nil && !errors.Is(err, errInterrupted) {
+	if err != nil {
 		return deleted, fmt.Errorf("delete untranslated conntrack entries of family %s: %w", family, err)
 	}
 	return deleted, nil

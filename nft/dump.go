@@ -11,12 +11,8 @@ import (
 // dumpBuffer is the most that the kernel puts into one datagram of a dump, and some.
 const dumpBuffer = 64 << 10
 
-// maxDumpTries bounds how often an interrupted dump is begun again.
+// maxDumpTries bounds how often a listing that a commit fell into is begun again.
 const maxDumpTries = 5
-
-// errInterrupted says that what was listed changed meanwhile, so that entries may be
-// missing or double.
-var errInterrupted = errors.New("dump interrupted by a change")
 
 // dump is a netlink socket for listings, read as a stream with a large buffer: no
 // answer is held as a whole.
@@ -45,8 +41,8 @@ func openDump() (*dump, error) {
 func (d *dump) close() error { return unix.Close(d.fd) }
 
 // run asks for a dump and calls f with the payload of each message. The payload is
-// valid during the call only. A dump that something interrupts gives errInterrupted
-// after f has seen all there is.
+// valid during the call only. What changes meanwhile may be missed: the flag that says
+// so is not set for every kind of listing, so those who must know ask for generation.
 func (d *dump) run(kind uint16, payload []byte, f func(payload []byte) error) error {
 	d.seq++
 	if err := d.send(kind, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, payload); err != nil {
@@ -57,7 +53,6 @@ func (d *dump) run(kind uint16, payload []byte, f func(payload []byte) error) er
 
 // receive reads answers up to the end of a dump, or an acknowledgement.
 func (d *dump) receive(f func(payload []byte) error) error {
-	interrupted := false
 	for {
 		n, _, err := unix.Recvfrom(d.fd, d.buf, 0)
 		if errors.Is(err, unix.EINTR) {
@@ -66,16 +61,8 @@ func (d *dump) receive(f func(payload []byte) error) error {
 		if err != nil {
 			return fmt.Errorf("receive from netlink: %w", err)
 		}
-		done, cut, err := d.messages(d.buf[:n], f)
-		interrupted = interrupted || cut
-		if err != nil {
+		if done, err := d.messages(d.buf[:n], f); done || err != nil {
 			return err
-		}
-		if done && interrupted {
-			return errInterrupted
-		}
-		if done {
-			return nil
 		}
 	}
 }
@@ -93,33 +80,29 @@ func (d *dump) send(kind uint16, flags uint16, payload []byte) error {
 	return nil
 }
 
-// messages handles one datagram: done says that the dump is at its end, cut that it
-// was interrupted.
-func (d *dump) messages(b []byte, f func([]byte) error) (done, cut bool, err error) {
+// messages handles one datagram: done says that there is nothing more to come.
+func (d *dump) messages(b []byte, f func([]byte) error) (done bool, err error) {
 	ne := binary.NativeEndian
 	for len(b) >= unix.SizeofNlMsghdr {
 		size := int(ne.Uint32(b))
 		if size < unix.SizeofNlMsghdr || size > len(b) {
-			return false, cut, errors.New("netlink message of an impossible length")
+			return false, errors.New("netlink message of an impossible length")
 		}
-		kind, flags, body := ne.Uint16(b[4:]), ne.Uint16(b[6:]), b[unix.SizeofNlMsghdr:size]
+		kind, body := ne.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]
 		ours := ne.Uint32(b[8:]) == d.seq
-		cut = cut || flags&unix.NLM_F_DUMP_INTR != 0
 		b = b[min(align4(size), len(b)):]
 		if !ours {
 			continue // left over from a dump that was given up
 		}
 		switch kind {
-		case unix.NLMSG_DONE:
-			return true, cut, netlinkError(body) // with the reason of a dump that broke off
-		case unix.NLMSG_ERROR:
-			return true, cut, netlinkError(body)
+		case unix.NLMSG_DONE, unix.NLMSG_ERROR: // both with the reason of a dump that broke off
+			return true, netlinkError(body)
 		}
 		if err := f(body); err != nil {
-			return false, cut, err
+			return false, err
 		}
 	}
-	return false, cut, nil
+	return false, nil
 }
 
 // netlinkError gives the error of an NLMSG_ERROR or NLMSG_DONE, nil for an

@@ -169,7 +169,7 @@ func (k *inKernel) readChains(d *dump, family Family) error {
 		return err
 	}
 	const kind = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
-	if err := d.run(kind, request, k.takeChain); err != nil && !errors.Is(err, errInterrupted) {
+	if err := d.run(kind, request, k.takeChain); err != nil {
 		return err
 	}
 	names := []string{}

@@ -46,7 +46,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x04\x00\x01\x00", 8)))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		d := &dump{seq: 1}
-		_, _, _ = d.messages(b, func(body []byte) error {
+		_, _ = d.messages(b, func(body []byte) error {
 			_, err := parseFlow(body)
 			return err
 		})
@@ -97,7 +97,7 @@ func TestADumpThatBreaksOffIsAnError(t *testing.T) {
 	}
 	d := &dump{seq: 1}
 	for errno, want := range map[int32]error{0: nil, -int32(unix.ENOENT): unix.ENOENT} {
-		ended, _, err := d.messages(done(errno), func([]byte) error { return nil })
+		ended, err := d.messages(done(errno), func([]byte) error { return nil })
 		if !ended || !errors.Is(err, want) {
 			t.Errorf("%d: ended %v, error %v, want %v", errno, ended, err, want)
 		}

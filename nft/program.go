@@ -26,6 +26,7 @@ type Program struct {
 	known  bool
 	counts counts
 	order  []count // in which the kernel tries them
+	nRules int     // with that order
 	sizes  map[string]int
 	// refused counts loads in a row whose rules nft would not write.
 	refused int
@@ -63,11 +64,17 @@ func (p *Program) Done() Operations { return p.total }
 // Sizes gives the number of elements in each set and map, by its name in the
 // kernel, and of rules. The map must not be written.
 func (p *Program) Sizes() (elements map[string]int, rules int) {
-	_, chains := p.rules.all(p.order)
+	return p.sizes, p.nRules
+}
+
+// setOrder takes note of which counts the kernel has rules for, and so of how many
+// rules there are.
+func (p *Program) setOrder(order []count) {
+	p.order, p.nRules = order, 0
+	_, chains := p.rules.all(order)
 	for _, c := range chains {
-		rules += len(c.Rules)
+		p.nRules += len(c.Rules)
 	}
-	return p.sizes, rules
 }
 
 // Has says whether a frontend is ours in the kernel.
@@ -149,7 +156,7 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 		}
 	}
 	p.counts.set(nil, NewState())
-	p.order = nil
+	p.setOrder(nil)
 	if err := p.rules.begin(ctx); err != nil {
 		return false, have, err
 	}
@@ -163,12 +170,12 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 
 // openRules replaces the rules of a table that is there, unless they are ours.
 func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
-	p.order = k.order
+	p.setOrder(k.order)
 	if p.rules.current(k) {
 		return false, nil
 	}
 	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
-	p.order = k.counts()
+	p.setOrder(k.counts())
 	if err := p.rules.install(ctx, k, p.order, !cold); err != nil {
 		return false, err
 	}
@@ -278,7 +285,7 @@ func (p *Program) ensureCounts(ctx context.Context, want State) error {
 		return err
 	}
 	p.ranRuleset()
-	p.order = append(p.order, missing.order()...)
+	p.setOrder(append(p.order, missing.order()...))
 	for c := range missing {
 		p.counts[c] = &usage{}
 	}
@@ -317,8 +324,8 @@ func (p *Program) Retire(ctx context.Context, now time.Time, linger time.Duratio
 	}
 	p.ranRuleset()
 	// The protocols that are not concerned keep their order.
-	p.order = slices.DeleteFunc(p.order, func(c count) bool { return concerned[c.protocol] })
-	p.order = append(p.order, slices.DeleteFunc(left, func(c count) bool { return !concerned[c.protocol] })...)
+	kept := slices.DeleteFunc(p.order, func(c count) bool { return concerned[c.protocol] })
+	p.setOrder(append(kept, slices.DeleteFunc(left, func(c count) bool { return !concerned[c.protocol] })...))
 	for _, c := range old {
 		delete(p.counts, c)
 	}

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -85,9 +84,6 @@ func readOnce(d *dump, family Family, set string) (setReading, error) {
 		}
 		return nil
 	})
-	if errors.Is(err, errInterrupted) {
-		err = nil // the generation says so, too
-	}
 	return part, err
 }
 

@@ -189,7 +189,7 @@ func (w rulesetWriter) orderCounts(ctx context.Context, order, remove []count, p
 	var find []Chain
 	for _, p := range Protocols() {
 		if protocols[p.Number] {
-			find = append(find, findCount(w.skeleton.Family, p.Word, numbers(order, p.Number)))
+			find = append(find, findCount(w.skeleton.Family, p.Number, numbers(order, p.Number)))
 		}
 	}
 	for _, c := range find {

@@ -222,17 +222,17 @@ func Counts(f Family, protocol uint8, counts []int) []Chain {
 			Rules:   []string{choose(f, proto, n)},
 		})
 	}
-	return append(chains, findCount(f, proto, counts))
+	return append(chains, findCount(f, protocol, counts))
 }
 
 // findChain names the chain that finds a frontend's number of endpoints.
 func findChain(protocol uint8) string { return "lb-" + protocolWord(protocol) }
 
-func findCount(f Family, proto string, counts []int) Chain {
-	find := Chain{Name: "lb-" + proto, Comment: "how many endpoints a frontend has"}
+func findCount(f Family, protocol uint8, counts []int) Chain {
+	find := Chain{Name: findChain(protocol), Comment: "how many endpoints a frontend has"}
 	for _, n := range counts {
-		name := fmt.Sprintf("lb-%s-%d", proto, n)
-		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, proto, name, name))
+		name := countName(protocol, n)
+		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, protocolWord(protocol), name, name))
 	}
 	return find
 }
