@@ -29,6 +29,7 @@ func TestMailboxHoldsWhatCameLast(t *testing.T) {
 	if m.waiting().IsZero() {
 		t.Error("no change is waiting")
 	}
+	m.HostAddrs(nil)
 	m.Synced()
 	gone := model.Change{Key: service("a").Key}
 	m.Changed(gone)
@@ -56,6 +57,7 @@ func TestMailboxHoldsWhatCameLast(t *testing.T) {
 func TestAChangeInHandWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMailbox()
+		m.HostAddrs(nil)
 		m.Synced()
 		first := time.Now()
 		check := func(when string, want time.Time) {
@@ -92,7 +94,9 @@ func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
 	keys.Addrs = map[netip.Addr]bool{four: true, six: true, ep4.Addr(): true, ep6.Addr(): true}
 	keys.Ranges = true
 	out := plan.Outcome{
-		Decisions:    map[plan.Frontend][]netip.AddrPort{front(four, 80): {ep4}, front(six, 80): {ep6}, front(four, 81): nil},
+		Decisions: map[plan.Frontend]plan.Decision{
+			front(four, 80): {Endpoints: []netip.AddrPort{ep4}}, front(six, 80): {Endpoints: []netip.AddrPort{ep6}}, front(four, 81): {},
+		},
 		ClusterIPs:   map[netip.Addr]bool{four: true, six: true},
 		Hairpins:     map[netip.Addr]bool{ep4.Addr(): true},
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("fd00:96::/112")},
@@ -100,10 +104,10 @@ func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
 	}
 	k, s := Spell(nft.IPv4, keys, out)
 	f := func(port uint16) nft.Frontend { return nft.Frontend{Addr: four, Protocol: 6, Port: port} }
-	wantKeys := nft.Keys{Frontends: map[nft.Frontend]bool{f(80): true, f(81): true, f(82): true}, Addrs: map[netip.Addr]bool{four: true, ep4.Addr(): true}, Ranges: true}
+	wantKeys := nft.Keys{Frontends: map[nft.Frontend]bool{f(80): true, f(81): true, f(82): true}, Addrs: map[netip.Addr]bool{four: true, ep4.Addr(): true}, Affinities: map[string]bool{}, Ranges: true}
 	want := nft.NewState()
-	want.Balance(f(80), []netip.AddrPort{ep4})
-	want.Balance(f(81), nil)
+	want.Set(f(80), nft.Route{Endpoints: []netip.AddrPort{ep4}})
+	want.Set(f(81), nft.Route{})
 	want.Addrs[nft.ClusterIPs][four] = true
 	want.Addrs[nft.Hairpins][ep4.Addr()] = true
 	want.Ranges[nft.ServiceCIDRs] = out.ServiceCIDRs[:1]

@@ -28,6 +28,7 @@ func TestA10_2HealthGoesByWhatIsNotInTheKernel(t *testing.T) {
 	check("before the first load", now, false, true)
 	m.Changed(service("a"))
 	check("before it, when a change has waited long", now.Add(2*staleAfter), false, true)
+	m.HostAddrs(nil)
 	m.Synced()
 	m.take()
 	m.done()

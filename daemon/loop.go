@@ -23,6 +23,7 @@ type loop struct {
 	wake   <-chan struct{} // says that something came in
 	sync   func(context.Context) error
 	retire func(ctx context.Context, now time.Time)
+	unpin  func(now time.Time) (next time.Time, more bool)
 	log    logr.Logger
 }
 
@@ -31,7 +32,7 @@ func (l loop) run(ctx context.Context) {
 	tick := time.NewTicker(retireEvery)
 	defer tick.Stop()
 	wait := firstRetry
-	var retry <-chan time.Time
+	var retry, again <-chan time.Time
 	for {
 		wake := l.wake
 		if retry != nil {
@@ -42,6 +43,9 @@ func (l loop) run(ctx context.Context) {
 			return
 		case <-wake:
 		case <-retry:
+		case now := <-again:
+			again = l.unpinAt(now)
+			continue
 		case now := <-tick.C:
 			l.retire(ctx, now)
 			if retry != nil {
@@ -50,6 +54,7 @@ func (l loop) run(ctx context.Context) {
 		}
 		retry = nil
 		err := l.sync(ctx)
+		again = l.unpinAt(time.Now())
 		if err == nil || ctx.Err() != nil {
 			wait = firstRetry
 			continue
@@ -58,4 +63,13 @@ func (l loop) run(ctx context.Context) {
 		retry = time.After(wait)
 		wait = min(2*wait, lastRetry)
 	}
+}
+
+// unpinAt deletes pins, and says when to do it again: never, if it gives nil.
+func (l loop) unpinAt(now time.Time) <-chan time.Time {
+	next, more := l.unpin(now)
+	if !more {
+		return nil
+	}
+	return time.After(time.Until(next))
 }

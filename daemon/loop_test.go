@@ -65,6 +65,7 @@ func runLoop(t *testing.T, f func(*looped)) {
 					return nil
 				},
 				retire: func(context.Context, time.Time) { l.retires.add(time.Since(l.start)) },
+				unpin:  func(time.Time) (time.Time, bool) { return time.Time{}, false },
 			}.run(ctx)
 		}()
 		f(l)

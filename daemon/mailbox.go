@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"net/netip"
 	"sync"
 	"time"
 
+	"onerule/daemon/config"
 	"onerule/daemon/model"
 )
 
@@ -14,6 +16,7 @@ type mailbox struct {
 	letters letters
 	inHand  time.Time // since when a change that the loop took has been waiting
 	synced  bool
+	hosted  bool          // HostAddrs was called
 	wake    chan struct{} // holds one token while there is something to take
 }
 
@@ -22,6 +25,11 @@ type letters struct {
 	changes map[model.Key]model.Change
 	noted   map[string][]model.Note
 	since   time.Time // when the first change came
+	// settings are others now; nil: they are not. host are the node's addresses, if
+	// hasHost.
+	settings *config.Settings
+	host     []netip.Addr
+	hasHost  bool
 }
 
 func newMailbox() *mailbox {
@@ -47,6 +55,16 @@ func (m *mailbox) Noted(object string, notes []model.Note) {
 	m.put(func() { m.letters.noted[object] = notes })
 }
 
+// Configured takes other settings in.
+func (m *mailbox) Configured(s config.Settings) {
+	m.put(func() { m.letters.settings = &s })
+}
+
+// HostAddrs takes in which addresses the node has now.
+func (m *mailbox) HostAddrs(list []netip.Addr) {
+	m.put(func() { m.letters.host, m.letters.hasHost, m.hosted = list, true, true })
+}
+
 // Synced says that everything has been delivered once.
 func (m *mailbox) Synced() {
 	m.put(func() { m.synced = true })
@@ -62,12 +80,13 @@ func (m *mailbox) put(f func()) {
 	}
 }
 
-// take gives what came in, once everything has been delivered once; before that it
+// take gives what came in, once everything has been delivered once, and the node's
+// addresses; before that it
 // gives false. The changes go on waiting until done.
 func (m *mailbox) take() (letters, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.synced {
+	if !m.synced || !m.hosted {
 		return letters{}, false
 	}
 	l := m.letters

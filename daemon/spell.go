@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"fmt"
 	"net/netip"
 
 	"onerule/daemon/plan"
@@ -13,13 +14,12 @@ func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.S
 	ofFamily := func(a netip.Addr) bool { return a.Is4() == (family == nft.IPv4) }
 	k, s := nft.NewKeys(), nft.NewState()
 	for f := range keys.Frontends {
-		if !ofFamily(f.Addr) {
+		if f.InFamily() != plan.Family(family) {
 			continue
 		}
-		spelled := frontend(f)
-		k.Frontends[spelled] = true
-		if endpoints, ours := out.Decisions[f]; ours {
-			s.Balance(spelled, endpoints)
+		k.Frontends[frontend(f)] = true
+		if d, ours := out.Decisions[f]; ours {
+			s.Set(frontend(f), route(d))
 		}
 	}
 	for addr := range keys.Addrs {
@@ -27,11 +27,21 @@ func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.S
 			continue
 		}
 		k.Addrs[addr] = true
-		if out.ClusterIPs[addr] {
-			s.Addrs[nft.ClusterIPs][addr] = true
+		for set, holds := range map[nft.AddrSet]map[netip.Addr]bool{
+			nft.ClusterIPs: out.ClusterIPs, nft.ExternalIPs: out.ExternalIPs, nft.Hairpins: out.Hairpins,
+		} {
+			if holds[addr] {
+				s.Addrs[set][addr] = true
+			}
 		}
-		if out.Hairpins[addr] {
-			s.Addrs[nft.Hairpins][addr] = true
+	}
+	for port := range keys.Affinities {
+		if port.Family != plan.Family(family) {
+			continue
+		}
+		k.Affinities[affinityID(port)] = true
+		if a, ours := out.Affinities[port]; ours {
+			s.Pin(affinity(port, a.Seconds, a.Local), a.Endpoints, a.LocalEndpoints)
 		}
 	}
 	if keys.Ranges {
@@ -44,6 +54,33 @@ func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.S
 
 func frontend(f plan.Frontend) nft.Frontend {
 	return nft.Frontend{Addr: f.Addr, Protocol: uint8(f.Protocol), Port: f.Port}
+}
+
+func route(d plan.Decision) nft.Route {
+	r := nft.Route{
+		Entry: nft.Entry{
+			External: d.Kind != plan.ClusterIP,
+			NodePort: d.Kind == plan.NodePort,
+			Local:    d.Local,
+			Guarded:  d.Guarded,
+		},
+		Endpoints: d.Endpoints,
+		Local:     d.LocalEndpoints,
+		Sources:   d.Sources,
+	}
+	if d.Affinity != (plan.ServicePort{}) {
+		r.Affinity = affinity(d.Affinity, d.AffinitySeconds, d.AffinityLocal)
+	}
+	return r
+}
+
+func affinity(p plan.ServicePort, seconds uint32, local bool) nft.Affinity {
+	return nft.Affinity{ID: affinityID(p), Protocol: uint8(p.Protocol), Seconds: seconds, Local: local}
+}
+
+// affinityID is the same in both families, whose tables are not the same.
+func affinityID(p plan.ServicePort) string {
+	return nft.AffinityID(fmt.Sprintf("%s/%s/%s", p.Service, p.Port, p.Protocol))
 }
 
 func spellRanges(s nft.State, name nft.RangeSet, prefixes []netip.Prefix, ofFamily func(netip.Addr) bool) {

@@ -13,6 +13,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 
+	"onerule/daemon/config"
 	"onerule/daemon/model"
 	"onerule/nft"
 	"onerule/test/netns"
@@ -23,12 +24,13 @@ func newDaemon(t *testing.T, ns *netns.NS) *Daemon {
 	t.Helper()
 	var d *Daemon
 	err := ns.Do(func() (err error) {
-		d, err = New(Config{Families: []nft.Family{nft.IPv4}, MasqueradeBit: 14, Version: "test", Log: logr.Discard()})
+		d, err = New(Config{Settings: config.Settings{Node: "n1", MasqueradeBit: 14, SyncPeriod: 30 * time.Second}, Families: []nft.Family{nft.IPv4}, Version: "test", Log: logr.Discard()})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.HostAddrs(nil)
 	t.Cleanup(func() { _ = d.close() })
 	return d
 }

@@ -32,7 +32,7 @@ func TestUntranslatedFlowsAreDeletedAndNoOthers(t *testing.T) {
 			}
 		}
 		state := nft.NewState()
-		state.Balance(f, []netip.AddrPort{peer})
+		balance(state, f, []netip.AddrPort{peer})
 		load(t, ns, p, state)
 		send(t, ns, netip.AddrPortFrom(f.Addr, f.Port))
 		count := func(want map[netip.AddrPort]int, when string) {

@@ -6,10 +6,35 @@ import (
 	"time"
 )
 
-// A count is a number of endpoints that frontends of a protocol have.
+// A count is a number of endpoints that frontends of a protocol have in one of the
+// maps.
 type count struct {
+	slots    SlotMap
 	protocol uint8
 	n        int
+}
+
+func compareCounts(a, b count) int {
+	return cmp.Or(cmp.Compare(a.slots, b.slots), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.n, b.n))
+}
+
+// A find is what one chain that finds numbers of endpoints is for.
+type find struct {
+	slots    SlotMap
+	protocol uint8
+}
+
+func (c count) find() find { return find{c.slots, c.protocol} }
+
+// finds lists them.
+func finds() []find {
+	var list []find
+	for _, m := range SlotMaps() {
+		for _, p := range Protocols() {
+			list = append(list, find{m, p.Number})
+		}
+	}
+	return list
 }
 
 // counts holds the counts that the kernel has rules for.
@@ -28,7 +53,7 @@ func (c counts) order() []count {
 		order = append(order, k)
 	}
 	slices.SortFunc(order, func(a, b count) int {
-		return cmp.Or(cmp.Compare(c[b].frontends, c[a].frontends), cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.n, b.n))
+		return cmp.Or(cmp.Compare(c[b].frontends, c[a].frontends), compareCounts(a, b))
 	})
 	return order
 }
@@ -62,17 +87,17 @@ func (c counts) missing(s State) counts {
 }
 
 func (s State) eachCount(f func(count)) {
-	for _, m := range s.Counts {
+	for name, m := range s.Counts {
 		for front, n := range m {
-			f(count{front.Protocol, n})
+			f(count{name, front.Protocol, n})
 		}
 	}
 }
 
 // use takes note of an element that was written.
 func (c counts) use(e Element, by int) {
-	if protocol, n, ok := countOf(e.Set); ok && c[count{protocol, n}] != nil {
-		c[count{protocol, n}].frontends += by
+	if k, ok := countOf(e.Set); ok && c[k] != nil {
+		c[k].frontends += by
 	}
 }
 
@@ -90,18 +115,16 @@ func (c counts) idle(now time.Time, linger time.Duration) []count {
 			old = append(old, k)
 		}
 	}
-	slices.SortFunc(old, func(a, b count) int {
-		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.n, b.n))
-	})
+	slices.SortFunc(old, compareCounts)
 	return old
 }
 
-// tries gives how many numbers are tried in vain, on average over the frontends of a
-// protocol, when they are tried in this order.
-func (c counts) tries(order []count, protocol uint8) float64 {
+// tries gives how many numbers are tried in vain, on average over the frontends that a
+// chain is for, when they are tried in this order.
+func (c counts) tries(order []count, by find) float64 {
 	vain, frontends, place := 0, 0, 0
 	for _, k := range order {
-		if k.protocol != protocol || c[k] == nil {
+		if k.find() != by || c[k] == nil {
 			continue
 		}
 		vain += place * c[k].frontends

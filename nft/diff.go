@@ -2,23 +2,22 @@ package nft
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // An Element is one element of a set or map. Which fields count depends on the
 // set: addresses and hairpins have Addr; routes have the frontend and Chain;
-// endpoints have the frontend, Slot and Endpoint.
+// endpoints have the frontend, Slot and Endpoint; allowed sources have the frontend and
+// Source; members have Endpoint.
 type Element struct {
 	Set      string // its name in the kernel
 	Frontend Frontend
 	Slot     int
 	Chain    string
 	Endpoint netip.AddrPort
+	Source   netip.Prefix
 }
 
 // A Step is a group of writes that must not be torn apart: what one address needs.
@@ -29,43 +28,49 @@ type Step struct {
 // Size is the number of writes.
 func (s Step) Size() int { return len(s.Delete) + len(s.Add) }
 
-// Changes lead from one state to another. They are applied in this order: Ranges,
-// then Steps, then RangesLast. An element to delete comes before one to add, so
-// that a value is replaced within one transaction.
+// Changes lead from one state to another. They are applied in this order: Ranges and
+// First, then Steps, then Last and RangesLast. An element to delete comes before one to
+// add, so that a value is replaced within one transaction.
 type Changes struct {
 	// Ranges holds the whole new content of range sets that change.
 	Ranges map[RangeSet][]netip.Prefix
-	Steps  []Step
+	// First lets sources in before any frontend asks for them: the kernel does not
+	// commit an interval set at the same moment as the other sets of a transaction.
+	First []Step
+	Steps []Step
+	// Last takes out the sources of frontends that ask for them no more.
+	Last []Step
 	// RangesLast is as Ranges for what must not be in force before the elements
 	// are: what drops the traffic to addresses that nobody holds.
 	RangesLast map[RangeSet][]netip.Prefix
 }
 
 // Empty says whether nothing has to be written.
-func (c Changes) Empty() bool {
-	return len(c.Steps) == 0 && len(c.Ranges) == 0 && len(c.RangesLast) == 0
-}
+func (c Changes) Empty() bool { return c.Size() == 0 }
 
 // Size is the number of element writes.
 func (c Changes) Size() int {
 	n := len(c.Ranges) + len(c.RangesLast)
-	for _, s := range c.Steps {
+	for _, s := range c.all() {
 		n += s.Size()
 	}
 	return n
 }
 
+// all gives the steps in the order in which they are applied.
+func (c Changes) all() []Step { return slices.Concat(c.First, c.Steps, c.Last) }
+
 // Diff gives the changes from have to want. It is pure, and its result depends on
 // nothing but the two values. Slots are compared by position: see Settle.
 func Diff(have, want State) Changes {
-	d := differ{steps: map[netip.Addr]*Step{}}
+	d, first, last := newDiffer(), newDiffer(), newDiffer()
 	for _, name := range slices.Sorted(maps.Keys(want.Slots)) {
 		diffMaps(have.Slots[name], want.Slots[name], slices.Equal, func(f Frontend, old, now []netip.AddrPort) {
 			d.slots(name, f, old, now)
 		})
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Counts)) {
-		d.allCounts(have.Counts[name], want.Counts[name])
+		d.allCounts(name, have.Counts[name], want.Counts[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Routes)) {
 		diffMaps(have.Routes[name], want.Routes[name], equal, func(f Frontend, old, now string) {
@@ -77,10 +82,42 @@ func Diff(have, want State) Changes {
 			d.addr(name, addr, old, now)
 		})
 	}
-	c := Changes{Steps: d.sorted()}
+	diffMaps(have.Sources, want.Sources, slices.Equal, func(f Frontend, old, now []netip.Prefix) {
+		if now == nil {
+			last.sources(f, old, nil)
+			return
+		}
+		first.sources(f, old, now)
+	})
+	c := Changes{First: first.sorted(), Steps: append(diffMembers(have.Members, want.Members), d.sorted()...), Last: last.sorted()}
 	c.Ranges = diffRanges(have, want, PodCIDRs)
 	c.RangesLast = diffRanges(have, want, ServiceCIDRs)
 	return c
+}
+
+// diffMembers gives a step for each set of members: they are in before a connection
+// goes to them, so that its client can be pinned.
+func diffMembers(have, want map[string]map[netip.AddrPort]bool) []Step {
+	var steps []Step
+	names := map[string]bool{}
+	add(names, maps.Keys(have))
+	add(names, maps.Keys(want))
+	for _, set := range slices.Sorted(maps.Keys(names)) {
+		var s Step
+		diffMaps(have[set], want[set], equal, func(ep netip.AddrPort, old, _ bool) {
+			e := Element{Set: set, Endpoint: ep}
+			if old {
+				s.Delete = append(s.Delete, e)
+				return
+			}
+			s.Add = append(s.Add, e)
+		})
+		if s.Size() > 0 {
+			s.sort()
+			steps = append(steps, s)
+		}
+	}
+	return steps
 }
 
 func equal[T comparable](a, b T) bool { return a == b }
@@ -111,20 +148,23 @@ func diffRanges(have, want State, name RangeSet) map[RangeSet][]netip.Prefix {
 // differ collects writes by address: a frontend is never dispatched to before its
 // endpoints are in, and an address never refuses before its frontends are in.
 type differ struct {
-	steps map[netip.Addr]*Step
+	steps map[Frontend]*Step
 }
 
-func (d *differ) step(addr netip.Addr) *Step {
-	s := d.steps[addr]
+func newDiffer() differ { return differ{map[Frontend]*Step{}} }
+
+func (d *differ) step(f Frontend) *Step {
+	key := f.step()
+	s := d.steps[key]
 	if s == nil {
 		s = &Step{}
-		d.steps[addr] = s
+		d.steps[key] = s
 	}
 	return s
 }
 
 func (d *differ) slots(name SlotMap, f Frontend, old, now []netip.AddrPort) {
-	s := d.step(f.Addr)
+	s := d.step(f)
 	set := name.Of(f.Protocol)
 	for i := range max(len(old), len(now)) {
 		gone := i < len(old) && (i >= len(now) || old[i] != now[i])
@@ -141,32 +181,46 @@ func (d *differ) slots(name SlotMap, f Frontend, old, now []netip.AddrPort) {
 
 // allCounts moves frontends between the sets of counts. 0 is a count too, so that
 // one that is missing must be told apart.
-func (d *differ) allCounts(have, want map[Frontend]int) {
+func (d *differ) allCounts(name SlotMap, have, want map[Frontend]int) {
 	for f, now := range want {
 		if old, ok := have[f]; ok && old == now {
 			continue
 		}
-		s := d.step(f.Addr)
-		s.Add = append(s.Add, countElement(f, now))
+		s := d.step(f)
+		s.Add = append(s.Add, countElement(name, f, now))
 	}
 	for f, old := range have {
 		if now, ok := want[f]; ok && now == old {
 			continue
 		}
-		s := d.step(f.Addr)
-		s.Delete = append(s.Delete, countElement(f, old))
+		s := d.step(f)
+		s.Delete = append(s.Delete, countElement(name, f, old))
 	}
 }
 
-func countElement(f Frontend, n int) Element {
+func countElement(m SlotMap, f Frontend, n int) Element {
 	if n == 0 {
-		return Element{Set: NoEndpoints, Frontend: f}
+		return Element{Set: m.EmptySet(), Frontend: f}
 	}
-	return Element{Set: countName(f.Protocol, n), Frontend: f}
+	return Element{Set: m.countName(f.Protocol, n), Frontend: f}
+}
+
+func (d *differ) sources(f Frontend, old, now []netip.Prefix) {
+	s := d.step(f)
+	for _, p := range old {
+		if !slices.Contains(now, p) {
+			s.Delete = append(s.Delete, Element{Set: AllowedSources, Frontend: f, Source: p})
+		}
+	}
+	for _, p := range now {
+		if !slices.Contains(old, p) {
+			s.Add = append(s.Add, Element{Set: AllowedSources, Frontend: f, Source: p})
+		}
+	}
 }
 
 func (d *differ) route(name RouteMap, f Frontend, old, now string) {
-	s := d.step(f.Addr)
+	s := d.step(f)
 	if old != "" {
 		s.Delete = append(s.Delete, Element{Set: string(name), Frontend: f, Chain: old})
 	}
@@ -176,7 +230,7 @@ func (d *differ) route(name RouteMap, f Frontend, old, now string) {
 }
 
 func (d *differ) addr(name AddrSet, addr netip.Addr, old, now bool) {
-	s := d.step(addr)
+	s := d.step(Frontend{Addr: addr})
 	e := Element{Set: string(name), Frontend: Frontend{Addr: addr}}
 	if old {
 		s.Delete = append(s.Delete, e)
@@ -188,95 +242,23 @@ func (d *differ) addr(name AddrSet, addr netip.Addr, old, now bool) {
 
 func (d *differ) sorted() []Step {
 	steps := make([]Step, 0, len(d.steps))
-	for _, addr := range slices.SortedFunc(maps.Keys(d.steps), netip.Addr.Compare) {
-		s := d.steps[addr]
-		slices.SortFunc(s.Delete, compareElements)
-		slices.SortFunc(s.Add, compareElements)
+	for _, key := range slices.SortedFunc(maps.Keys(d.steps), Frontend.Compare) {
+		s := d.steps[key]
+		if s.Size() == 0 {
+			continue
+		}
+		s.sort()
 		steps = append(steps, *s)
 	}
 	return steps
 }
 
+func (s Step) sort() {
+	slices.SortFunc(s.Delete, compareElements)
+	slices.SortFunc(s.Add, compareElements)
+}
+
 func compareElements(a, b Element) int {
-	return cmp.Or(cmp.Compare(a.Set, b.Set), a.Frontend.Compare(b.Frontend), cmp.Compare(a.Slot, b.Slot))
-}
-
-// Of names the map of a protocol.
-func (s SlotMap) Of(protocol uint8) string { return string(s) + "-" + protocolWord(protocol) }
-
-// slotMapOf is the inverse of Of.
-func slotMapOf(set string) (SlotMap, uint8, bool) {
-	for _, p := range Protocols() {
-		if name, ok := strings.CutSuffix(set, "-"+p.Word); ok {
-			return SlotMap(name), p.Number, true
-		}
-	}
-	return "", 0, false
-}
-
-// Text gives the element in nft's words, without the set that it is in.
-func (e Element) Text() string {
-	f := e.Frontend
-	switch {
-	case e.Set == string(Hairpins):
-		return fmt.Sprintf("%s . %s", f.Addr, f.Addr)
-	case e.Endpoint.IsValid():
-		return fmt.Sprintf("%s . %d . %d : %s . %d", f.Addr, f.Port, e.Slot, e.Endpoint.Addr(), e.Endpoint.Port())
-	case e.Chain != "":
-		return fmt.Sprintf("%s . %s . %d : goto %s", f.Addr, protocolWord(f.Protocol), f.Port, e.Chain)
-	case e.Set == NoEndpoints:
-		return fmt.Sprintf("%s . %s . %d", f.Addr, protocolWord(f.Protocol), f.Port)
-	case f.Protocol != 0:
-		return fmt.Sprintf("%s . %d", f.Addr, f.Port)
-	}
-	return f.Addr.String()
-}
-
-// Text gives the changes as an nft script for a table.
-func (c Changes) Text(family Family) string {
-	var b strings.Builder
-	line := func(verb, set, element string) {
-		fmt.Fprintf(&b, "%s element %s %s %s { %s }\n", verb, family, TableName, set, element)
-	}
-	ranges := func(m map[RangeSet][]netip.Prefix) {
-		for _, name := range slices.Sorted(maps.Keys(m)) {
-			fmt.Fprintf(&b, "flush set %s %s %s\n", family, TableName, name)
-			for _, p := range m[name] {
-				line("add", string(name), p.String())
-			}
-		}
-	}
-	ranges(c.Ranges)
-	for _, s := range c.Steps {
-		for _, e := range s.Delete {
-			line("delete", e.Set, e.Text())
-		}
-		for _, e := range s.Add {
-			line("add", e.Set, e.Text())
-		}
-	}
-	ranges(c.RangesLast)
-	return b.String()
-}
-
-// countOf is the inverse of countName.
-func countOf(name string) (protocol uint8, n int, ok bool) {
-	rest, ok := strings.CutPrefix(name, "lb-")
-	if !ok {
-		return 0, 0, false
-	}
-	word, digits, ok := strings.Cut(rest, "-")
-	if !ok {
-		return 0, 0, false
-	}
-	n, err := strconv.Atoi(digits)
-	if err != nil || n < 1 || strconv.Itoa(n) != digits {
-		return 0, 0, false
-	}
-	for _, p := range Protocols() {
-		if p.Word == word {
-			return p.Number, n, true
-		}
-	}
-	return 0, 0, false
+	return cmp.Or(cmp.Compare(a.Set, b.Set), a.Frontend.Compare(b.Frontend), cmp.Compare(a.Slot, b.Slot),
+		a.Endpoint.Compare(b.Endpoint), a.Source.Compare(b.Source))
 }

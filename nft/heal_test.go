@@ -48,11 +48,19 @@ func damages() map[string]string {
 		"a set with a timeout":           "flush chain $F onerule services\ndelete set $F onerule cluster-ips\nadd set $F onerule cluster-ips { type $A; flags timeout; timeout 1h; }",
 		"a range set without ranges":     "flush chain $F onerule services\ndelete set $F onerule service-cidrs\nadd set $F onerule service-cidrs { type $A; }",
 		"another version":                otherVersion,
-		"another version without a set":  "flush chain $F onerule balance-tcp\nflush chain $F onerule balance-udp\nflush chain $F onerule balance-sctp\ndelete set $F onerule no-endpoints\n" + otherVersion,
-		"another version with a route that we lack": "add chain $F onerule external-tcp\nadd rule $F onerule external-tcp goto balance-tcp\n" +
-			"add element $F onerule service-ips { $OTHER . tcp . 90 : goto external-tcp }\n" + otherVersion,
-		"another version with another route for a frontend": "add chain $F onerule external-tcp\nadd rule $F onerule external-tcp goto balance-tcp\n" +
-			"delete element $F onerule service-ips { $VIP . tcp . 80 }\nadd element $F onerule service-ips { $VIP . tcp . 80 : goto external-tcp }\n" + otherVersion,
+		"a counter too many":             "add counter $F onerule foreign",
+		"a source too many":              "add element $F onerule allowed-sources { $VIP . tcp . 80 . $OTHER }",
+		"the sources are gone":           "flush set $F onerule allowed-sources",
+		"a member is gone":               "flush set $F onerule members-$ID",
+		"a pin chain is empty":           "flush chain $F onerule pin-$ID-tcp-60-local",
+		"a sticky verdict is gone":       "flush map $F onerule nodeport-local-sticky",
+		"an affinity without its pins":   "flush chain $F onerule update-$ID-60\nflush chain $F onerule sticky-$ID\ndelete map $F onerule pins-port-$ID",
+		"pins that are no map of ours":   "flush chain $F onerule update-$ID-60\nflush chain $F onerule sticky-$ID\ndelete map $F onerule pins-port-$ID\nadd map $F onerule pins-port-$ID { type $A : inet_service; }",
+		"another version without a set":  "flush table $F onerule\ndelete set $F onerule no-endpoints\n" + otherVersion,
+		"another version with a route that we lack": "add chain $F onerule elsewhere-tcp\nadd rule $F onerule elsewhere-tcp goto balance-tcp\n" +
+			"add element $F onerule service-ips { $OTHER . tcp . 90 : goto elsewhere-tcp }\n" + otherVersion,
+		"another version with another route for a frontend": "add chain $F onerule elsewhere-tcp\nadd rule $F onerule elsewhere-tcp goto balance-tcp\n" +
+			"delete element $F onerule service-ips { $VIP . tcp . 80 }\nadd element $F onerule service-ips { $VIP . tcp . 80 : goto elsewhere-tcp }\n" + otherVersion,
 	}
 }
 
@@ -63,11 +71,12 @@ func TestLoadHealsWhatOthersDid(t *testing.T) {
 		ns := netns.New(t, "node")
 		want := world(family, 20, 3)
 		want.Ranges[nft.ServiceCIDRs] = ranges(family, 16, 2)
+		a := sticky(want, family)
 		load(t, ns, program(t, ns, config(family)), copyOf(want))
 		healthy := sorted(listing(t, ns, family))
 		version := nft.NewSkeleton(config(family)).Version()
 		words := strings.NewReplacer("$F", family.String(), "$VIP", vip(family, 3).String(), "$OTHER", vip(family, 4).String(),
-			"$V", "skeleton-"+version, "$A", addrType(family))
+			"$V", "skeleton-"+version, "$A", addrType(family), "$ID", a.ID)
 		for name, damage := range damages() {
 			t.Run(name, func(t *testing.T) {
 				ns.Run(t, "nft", "-f", file(t, words.Replace(damage)+"\n"))
@@ -84,6 +93,21 @@ func TestLoadHealsWhatOthersDid(t *testing.T) {
 			})
 		}
 	})
+}
+
+// sticky adds a service port with session affinity, at addresses and a NodePort, with
+// source ranges and a Local policy.
+func sticky(s nft.State, family nft.Family) nft.Affinity {
+	a := nft.Affinity{ID: nft.AffinityID("ns/sticky/TCP"), Protocol: 6, Seconds: 60, Local: true}
+	list := endpoints(family, 7000, 3)
+	s.Pin(a, list, list[:1])
+	r := nft.Route{Entry: nft.Entry{External: true, Local: true}, Endpoints: list, Local: list[:1], Affinity: a}
+	s.Set(web(family, 5000), nft.Route{Endpoints: list, Affinity: a})
+	r.NodePort = true
+	s.Set(nft.Frontend{Protocol: 6, Port: 30080}, r)
+	r.NodePort, r.Guarded, r.Sources = false, true, ranges(family, 16, 2)
+	s.Set(web(family, 5001), r)
+	return a
 }
 
 func addrType(family nft.Family) string {
@@ -107,7 +131,7 @@ func TestI6RulesWithOneSetMoreWriteItsElementsOnly(t *testing.T) {
 		ns := netns.New(t, "node")
 		want := world(family, 50, 3)
 		for n := range 5 {
-			want.Balance(web(family, n), nil)
+			balance(want, web(family, n), nil)
 		}
 		load(t, ns, program(t, ns, config(family)), copyOf(want))
 		words := strings.NewReplacer("$F", family.String(), "$V", "skeleton-"+nft.NewSkeleton(config(family)).Version())
@@ -127,7 +151,7 @@ func TestFrequentCountsAreTriedFirst(t *testing.T) {
 	load(t, ns, p, world(nft.IPv4, 1, 3))
 	for n := 1; n < 30; n++ {
 		want := nft.NewState()
-		want.Balance(web(nft.IPv4, n), endpoints(nft.IPv4, n, 1+n/25))
+		balance(want, web(nft.IPv4, n), endpoints(nft.IPv4, n, 1+n/25))
 		update(t, ns, p, frontends(web(nft.IPv4, n)), want)
 	}
 	if got := rulesFor(t, ns); got != "3 1 2" {
@@ -150,7 +174,7 @@ func TestFrequentCountsAreTriedFirst(t *testing.T) {
 func everythingOf(n int) nft.State {
 	s := world(nft.IPv4, 1, 3)
 	for i := 1; i < n; i++ {
-		s.Balance(web(nft.IPv4, i), endpoints(nft.IPv4, i, 1+i/25))
+		balance(s, web(nft.IPv4, i), endpoints(nft.IPv4, i, 1+i/25))
 	}
 	return s
 }
@@ -160,9 +184,9 @@ func TestLargeContentGoesInWhole(t *testing.T) {
 	each(t, func(t *testing.T, family nft.Family) {
 		ns := netns.New(t, "node")
 		want := world(family, 3, 3)
-		want.Balance(web(family, 1), endpoints(family, 0, 5000))
+		balance(want, web(family, 1), endpoints(family, 0, 5000))
 		for i := range 500 {
-			want.Balance(nft.Frontend{Addr: vip(family, 2), Protocol: 6, Port: uint16(1000 + i)}, endpoints(family, 100*i, 100))
+			balance(want, nft.Frontend{Addr: vip(family, 2), Protocol: 6, Port: uint16(1000 + i)}, endpoints(family, 100*i, 100))
 		}
 		var list []netip.Prefix
 		for i := range 3000 {
@@ -188,7 +212,7 @@ func TestAFailedTransactionIsToldInOneLine(t *testing.T) {
 	keys, want := nft.NewKeys(), nft.NewState()
 	for n := range 3000 {
 		keys.Frontends[web(nft.IPv4, n)] = true
-		want.Balance(web(nft.IPv4, n), endpoints(nft.IPv4, n, 3))
+		balance(want, web(nft.IPv4, n), endpoints(nft.IPv4, n, 3))
 	}
 	err := ns.Do(func() error { return p.Update(t.Context(), keys, want) })
 	if err == nil || fmt.Sprint(err) != "write elements of table ip onerule: netlink receive: no such file or directory" {

@@ -19,6 +19,8 @@ type inKernel struct {
 	chains  map[string]kernelChain
 	sets    map[string]kernelSet
 	rules   map[string]int // number of rules by chain
+	// counters are the named ones, with what they have counted: packets.
+	counters map[string]uint64
 	// order is how the rules that find a frontend's number of endpoints try them.
 	order []count
 }
@@ -44,7 +46,7 @@ type kernelSet struct {
 // while others come and go (14 of 100 with 650 commits a second, 6.18), so it only
 // serves to find chains that are not ours.
 func inspect(family Family) (inKernel, error) {
-	k := inKernel{chains: map[string]kernelChain{}, sets: map[string]kernelSet{}, rules: map[string]int{}}
+	k := inKernel{chains: map[string]kernelChain{}, sets: map[string]kernelSet{}, rules: map[string]int{}, counters: map[string]uint64{}}
 	d, err := openDump()
 	if err != nil {
 		return k, err
@@ -53,7 +55,7 @@ func inspect(family Family) (inKernel, error) {
 	for _, step := range []struct {
 		what string
 		do   func(*dump, Family) error
-	}{{"table", k.readTable}, {"sets", k.readSets}, {"rules", k.readRules}, {"chains", k.readChains}} {
+	}{{"table", k.readTable}, {"sets", k.readSets}, {"rules", k.readRules}, {"chains", k.readChains}, {"counters", k.readCounters}} {
 		if err := step.do(d, family); err != nil {
 			return k, fmt.Errorf("look for the %s of %s %s: %w", step.what, family, TableName, err)
 		}
@@ -139,8 +141,8 @@ func (k *inKernel) readRules(d *dump, family Family) error {
 			return err
 		}
 		k.rules[chain]++
-		if protocol, n, ok := countOf(set); ok && chain == findChain(protocol) {
-			k.order = append(k.order, count{protocol, n})
+		if c, ok := countOf(set); ok && chain == c.slots.findChain(protocolWord(c.protocol)) {
+			k.order = append(k.order, c)
 		}
 		return err
 	})
@@ -154,8 +156,11 @@ func lookedUp(expressions []byte, set *string) error {
 				return nil
 			}
 			return eachAttr(v, func(kind uint16, field []byte) error {
-				if name := goString(field); kind == unix.NFTA_LOOKUP_SET && strings.HasPrefix(name, "lb-") {
-					*set = name
+				if kind != unix.NFTA_LOOKUP_SET {
+					return nil
+				}
+				if _, ok := countOf(goString(field)); ok {
+					*set = goString(field)
 				}
 				return nil
 			})
@@ -177,7 +182,7 @@ func (k *inKernel) readChains(d *dump, family Family) error {
 		names = append(names, c.Name)
 	}
 	for name := range k.sets {
-		if _, _, ok := countOf(name); ok {
+		if _, ok := countOf(name); ok {
 			names = append(names, name)
 		}
 	}
@@ -241,25 +246,39 @@ func (k inKernel) counts() []count {
 	add(names, maps.Keys(k.chains))
 	var list []count
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if protocol, n, ok := countOf(name); ok {
-			list = append(list, count{protocol, n})
+		if c, ok := countOf(name); ok {
+			list = append(list, c)
 		}
 	}
 	return list
 }
 
+// affinities gives the session affinities that there are chains for.
+func (k inKernel) affinities() []Affinity {
+	var list []Affinity
+	for _, name := range slices.Sorted(maps.Keys(k.chains)) {
+		if a, ok := affinityOf(name); ok {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// variable gives the variable part of the rules as the kernel has it.
+func (k inKernel) variable() variable { return variable{k.counts(), k.affinities()} }
+
 // misfit says what keeps our rules from being written over what is there: "" if
 // nothing does.
-func (k inKernel) misfit(sets []Set, chains []Chain) string {
+func (k inKernel) misfit(o objects) string {
 	if k.dormant {
 		return "it is dormant"
 	}
-	for _, s := range sets {
+	for _, s := range o.sets {
 		if have, ok := k.sets[s.Name]; ok && have != s.shape() {
 			return "set " + s.Name + " is of another type"
 		}
 	}
-	for _, c := range chains {
+	for _, c := range o.chains {
 		if have, ok := k.chains[c.Name]; ok && c.Base == nil && have.base {
 			return "chain " + c.Name + " is hooked in"
 		}
@@ -294,14 +313,22 @@ func (s Set) shape() kernelSet {
 	if s.Map {
 		shape.flags |= unix.NFT_SET_MAP
 	}
-	if s.Flags == "interval" {
-		shape.flags |= unix.NFT_SET_INTERVAL
+	for flag := range strings.SplitSeq(s.Flags, ",") {
+		shape.flags |= map[string]uint32{
+			"interval": unix.NFT_SET_INTERVAL, "timeout": unix.NFT_SET_TIMEOUT, "dynamic": unix.NFT_SET_EVAL,
+		}[flag]
+	}
+	if s.Flags == "interval" && strings.Contains(key, " . ") {
+		shape.flags |= setConcat
 	}
 	if value == "verdict" {
 		shape.verdicts, shape.value = true, verdictSize
 	}
 	return shape
 }
+
+// setConcat is NFT_SET_CONCAT, since kernel 5.6: a set of ranges of concatenations.
+const setConcat = 0x80
 
 // verdictSize is sizeof(struct nft_verdict), as the kernel gives it for values.
 const verdictSize = 16

@@ -3,7 +3,6 @@ package nft
 import (
 	"iter"
 	"maps"
-	"net/netip"
 	"slices"
 )
 
@@ -16,17 +15,21 @@ func rangeChanges(have, want State) (before, after Changes) {
 
 // parts splits all that two states hold, but for ranges, into keys that are written
 // together: whole addresses, with about as many elements as a transaction takes. So a
-// full load needs little memory beside the states.
+// full load needs little memory beside the states. Affinities come first.
 func parts(have, want State) iter.Seq[Keys] {
 	return func(yield func(Keys) bool) {
-		fronts, addrs := allKeys(have, want)
 		part, size := NewKeys(), 0
-		for _, addr := range addrs {
-			part.Addrs[addr] = true
-			size += len(have.Addrs)
-			for ; len(fronts) > 0 && fronts[0].Addr == addr; fronts = fronts[1:] {
-				part.Frontends[fronts[0]] = true
-				size += have.weight(fronts[0]) + want.weight(fronts[0])
+		add(part.Affinities, maps.Keys(have.Affinities))
+		add(part.Affinities, maps.Keys(want.Affinities))
+		groups := allKeys(have, want)
+		for _, key := range slices.SortedFunc(maps.Keys(groups), Frontend.Compare) {
+			if key.Addr.IsValid() {
+				part.Addrs[key.Addr] = true
+				size++
+			}
+			for _, f := range groups[key] {
+				part.Frontends[f] = true
+				size += have.weight(f) + want.weight(f)
 			}
 			if size >= elementsPerTransaction {
 				if !yield(part) {
@@ -41,10 +44,11 @@ func parts(have, want State) iter.Seq[Keys] {
 	}
 }
 
-// allKeys gives the frontends of some states, sorted, and their addresses and those
-// of their sets, sorted.
-func allKeys(states ...State) ([]Frontend, []netip.Addr) {
-	fronts, addrs := map[Frontend]bool{}, map[netip.Addr]bool{}
+// allKeys gives the frontends of some states by what is written together with them,
+// and the addresses of their sets.
+func allKeys(states ...State) map[Frontend][]Frontend {
+	fronts := map[Frontend]bool{}
+	groups := map[Frontend][]Frontend{}
 	for _, s := range states {
 		for _, m := range s.Routes {
 			add(fronts, maps.Keys(m))
@@ -55,14 +59,17 @@ func allKeys(states ...State) ([]Frontend, []netip.Addr) {
 		for _, m := range s.Slots {
 			add(fronts, maps.Keys(m))
 		}
+		add(fronts, maps.Keys(s.Sources))
 		for _, m := range s.Addrs {
-			add(addrs, maps.Keys(m))
+			for addr := range m {
+				groups[Frontend{Addr: addr}] = nil
+			}
 		}
 	}
 	for f := range fronts {
-		addrs[f.Addr] = true
+		groups[f.step()] = append(groups[f.step()], f)
 	}
-	return slices.SortedFunc(maps.Keys(fronts), Frontend.Compare), slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare)
+	return groups
 }
 
 func add[K comparable](to map[K]bool, keys iter.Seq[K]) {
@@ -71,9 +78,9 @@ func add[K comparable](to map[K]bool, keys iter.Seq[K]) {
 	}
 }
 
-// weight is the number of elements that a frontend has.
+// weight is about the number of elements that a frontend has.
 func (s State) weight(f Frontend) int {
-	n := len(s.Routes) + len(s.Counts)
+	n := 2 + len(s.Sources[f])
 	for _, m := range s.Slots {
 		n += len(m[f])
 	}

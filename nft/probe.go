@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+	"sigs.k8s.io/knftables"
 )
 
 // Minima: reject in prerouting and the conntrack interface that we use are in 5.13,
@@ -39,11 +40,37 @@ func Probe(ctx context.Context) (Found, error) {
 	if err := atLeast("nft", f.Nft, minNft); err != nil {
 		return f, err
 	}
-	return f, privileged()
+	if err := privileged(); err != nil {
+		return f, err
+	}
+	f.Fib, err = supports(ctx, "fib saddr type local counter")
+	return f, err
 }
 
 // Found is what Probe found.
-type Found struct{ Kernel, Nft string }
+type Found struct {
+	Kernel, Nft string
+	// Fib says that rules can ask which addresses are the node's own: see
+	// Config.WithoutFib.
+	Fib bool
+}
+
+// supports says whether nft and the kernel take a rule. Nothing is committed.
+func supports(ctx context.Context, rule string) (bool, error) {
+	const table = "onerule-probe"
+	nft, err := knftables.New(knftables.IPv4Family, table)
+	if err != nil {
+		return false, fmt.Errorf("prepare nft: %w", err)
+	}
+	tx := nft.NewTransaction()
+	tx.Add(&knftables.Table{})
+	tx.Add(&knftables.Chain{Name: "probe"})
+	if err := nft.Check(ctx, tx); err != nil {
+		return false, fmt.Errorf("try nft: %w", nftError{err})
+	}
+	tx.Add(&knftables.Rule{Chain: "probe", Rule: rule})
+	return nft.Check(ctx, tx) == nil, nil
+}
 
 // privileged tries what needs CAP_NET_ADMIN and changes nothing.
 func privileged() error {

@@ -52,7 +52,7 @@ func FuzzMessages(f *testing.F) {
 		})
 		_ = eachElement(b, func(e rawElement) error {
 			s := NewState()
-			for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", NoEndpoints} {
+			for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", Endpoints.EmptySet()} {
 				_ = s.take(IPv4, set, e)
 				_ = s.take(IPv6, set, e)
 			}

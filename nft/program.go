@@ -26,8 +26,11 @@ type Program struct {
 	known  bool
 	counts counts
 	order  []count // in which the kernel tries them
-	nRules int     // with that order
-	sizes  map[string]int
+	// affinities are those that the kernel has rules for.
+	affinities affinities
+	nRules     int // with all these
+	sizes      map[string]int
+	stale      stalePins
 	// refused counts loads in a row whose rules nft would not write.
 	refused int
 	total   Operations
@@ -49,6 +52,7 @@ func Open(c Config) (*Program, error) {
 		elements: elements,
 		have:     NewState(),
 		counts:   counts{},
+		stale:    stalePins{},
 	}, nil
 }
 
@@ -57,6 +61,16 @@ func (p *Program) Close() error { return p.elements.close() }
 
 // Known says whether the kernel's state is known, so that Update can be called.
 func (p *Program) Known() bool { return p.known }
+
+// Reconfigure makes the rules those of another configuration of the same family. The
+// next Load writes them, and no element that is right.
+func (p *Program) Reconfigure(c Config) {
+	p.rules.skeleton = NewSkeleton(c)
+	p.known = false
+}
+
+// Doubt says that somebody else may have changed the table: the next Load reads it.
+func (p *Program) Doubt() { p.known = false }
 
 // Done gives the operations in the kernel since Open.
 func (p *Program) Done() Operations { return p.total }
@@ -67,19 +81,25 @@ func (p *Program) Sizes() (elements map[string]int, rules int) {
 	return p.sizes, p.nRules
 }
 
-// setOrder takes note of which counts the kernel has rules for, and so of how many
-// rules there are.
-func (p *Program) setOrder(order []count) {
-	p.order, p.nRules = order, 0
-	_, chains := p.rules.all(order)
-	for _, c := range chains {
+// setRules takes note of what the kernel has rules for, and so of how many there are.
+func (p *Program) setRules(v variable) {
+	p.order, p.nRules = v.order, 0
+	p.affinities = p.affinities.keep(v.affinities)
+	for _, c := range p.rules.all(v).chains {
 		p.nRules += len(c.Rules)
 	}
 }
 
+// variable gives the variable part of the rules.
+func (p *Program) variable() variable { return variable{p.order, p.affinities.list()} }
+
 // Has says whether a frontend is ours in the kernel.
 func (p *Program) Has(f Frontend) bool {
-	_, ours := p.have.Routes[ServiceIPs][f]
+	routes := ServiceIPs
+	if !f.Addr.IsValid() {
+		routes = ServiceNodePorts
+	}
+	_, ours := p.have.Routes[routes][f]
 	return ours
 }
 
@@ -100,13 +120,14 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	}
 	want = Settle(have, want)
 	p.sizes = have.sizes()
-	if err := p.ensureCounts(ctx, want); err != nil {
+	if err := p.ensure(ctx, want); err != nil {
 		return err
 	}
 	if err := p.fill(ctx, cold, have, want, first); err != nil {
 		return err
 	}
 	p.have, p.known = want, true
+	p.stale.all(want.Affinities)
 	return p.tidy(ctx, k)
 }
 
@@ -143,12 +164,12 @@ const refusals = 3
 // into is begun afresh: nothing is in it then. It is cold if base chains are still to
 // be hooked in.
 func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State, err error) {
-	sets, chains := p.rules.all(k.counts())
-	if k.table && k.misfit(sets, chains) == "" {
+	o := p.rules.all(k.variable())
+	if k.table && k.misfit(o) == "" {
 		cold, err = p.openRules(ctx, *k)
 		if err == nil {
 			p.refused = 0
-			have, err = p.readElements(sets)
+			have, err = p.readElements(*k, o.sets)
 			return cold, have, err
 		}
 		if p.refused++; p.refused < refusals || ctx.Err() != nil {
@@ -156,7 +177,7 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 		}
 	}
 	p.counts.set(nil, NewState())
-	p.setOrder(nil)
+	p.setRules(variable{})
 	if err := p.rules.begin(ctx); err != nil {
 		return false, have, err
 	}
@@ -170,27 +191,26 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 
 // openRules replaces the rules of a table that is there, unless they are ours.
 func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
-	p.setOrder(k.order)
+	p.setRules(variable{k.order, k.affinities()})
 	if p.rules.current(k) {
 		return false, nil
 	}
 	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
-	p.setOrder(k.counts())
-	if err := p.rules.install(ctx, k, p.order, !cold); err != nil {
+	p.setRules(k.variable())
+	if err := p.rules.install(ctx, k, p.variable(), !cold); err != nil {
 		return false, err
 	}
 	p.ranRuleset()
 	return cold, nil
 }
 
-// readElements reads these sets, and deletes from them what cannot be ours.
-func (p *Program) readElements(sets []Set) (State, error) {
+// readElements reads these sets, and deletes from them what cannot be ours. Pins are
+// none of what we write.
+func (p *Program) readElements(k inKernel, sets []Set) (State, error) {
 	var names []string
-	var inUse []count
 	for _, s := range sets {
-		names = append(names, s.Name)
-		if protocol, n, ok := countOf(s.Name); ok {
-			inUse = append(inUse, count{protocol, n})
+		if s.Size == 0 {
+			names = append(names, s.Name)
 		}
 	}
 	have, strays, done, err := read(p.rules.skeleton.Family, names)
@@ -198,7 +218,10 @@ func (p *Program) readElements(sets []Set) (State, error) {
 	if err != nil {
 		return have, err
 	}
-	p.counts.set(inUse, have)
+	for _, a := range k.affinities() {
+		have.Affinities[a.ID] = a
+	}
+	p.counts.set(k.counts(), have)
 	if len(strays) > 0 {
 		done, err = p.elements.remove(strays)
 		p.total.add(done)
@@ -208,12 +231,12 @@ func (p *Program) readElements(sets []Set) (State, error) {
 
 // tidy deletes what the table has besides ours, once no element of ours leads to it.
 func (p *Program) tidy(ctx context.Context, k inKernel) error {
-	sets, chains := p.rules.leftovers(k)
-	chains = slices.DeleteFunc(chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
-	if len(sets)+len(chains) == 0 {
+	r := p.rules.leftovers(k)
+	r.chains = slices.DeleteFunc(r.chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
+	if r.empty() {
 		return nil
 	}
-	if err := p.rules.removeLeftovers(ctx, k, sets, chains); err != nil {
+	if err := p.rules.remove(ctx, k, r); err != nil {
 		return err
 	}
 	p.ranRuleset()
@@ -236,7 +259,7 @@ func (p *Program) Update(ctx context.Context, keys Keys, want State) error {
 		return nil
 	}
 	p.known = false
-	if err := p.ensureCounts(ctx, want); err != nil {
+	if err := p.ensure(ctx, want); err != nil {
 		return err
 	}
 	if err := p.write(changes); err != nil {
@@ -256,14 +279,15 @@ func (p *Program) write(c Changes) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range c.Steps {
+	for _, s := range c.all() {
 		for _, e := range s.Delete {
 			p.counts.use(e, -1)
-			p.sizes[e.Set]--
+			p.sizes[sizeName(e.Set)]--
+			p.stale.removed(e)
 		}
 		for _, e := range s.Add {
 			p.counts.use(e, 1)
-			p.sizes[e.Set]++
+			p.sizes[sizeName(e.Set)]++
 		}
 	}
 	for _, ranges := range []map[RangeSet][]netip.Prefix{c.Ranges, c.RangesLast} {
@@ -274,18 +298,20 @@ func (p *Program) write(c Changes) error {
 	return nil
 }
 
-// ensureCounts brings in the rules for numbers of endpoints that are used for the
-// first time.
-func (p *Program) ensureCounts(ctx context.Context, want State) error {
+// ensure brings in the rules for numbers of endpoints and session affinities that are
+// used for the first time.
+func (p *Program) ensure(ctx context.Context, want State) error {
 	missing := p.counts.missing(want)
-	if len(missing) == 0 {
+	more := variable{missing.order(), p.affinities.missing(want)}
+	if len(more.order)+len(more.affinities) == 0 {
 		return nil
 	}
-	if err := p.rules.addCounts(ctx, missing.order()); err != nil {
+	there := p.variable()
+	if err := p.rules.extend(ctx, there, more); err != nil {
 		return err
 	}
 	p.ranRuleset()
-	p.setOrder(append(p.order, missing.order()...))
+	p.setRules(variable{append(there.order, more.order...), append(there.affinities, more.affinities...)})
 	for c := range missing {
 		p.counts[c] = &usage{}
 	}
@@ -296,38 +322,45 @@ func (p *Program) ensureCounts(ctx context.Context, want State) error {
 // order to be written.
 const worthwhile = 0.5
 
-// Retire deletes the rules for numbers of endpoints that no frontend has had for as
-// long as linger, so that a Service whose endpoints come and go does not pay for
-// them each time; and it puts the frequent ones first again. It gives how many numbers
-// it deleted.
+// Retire deletes the rules for numbers of endpoints and session affinities that no
+// frontend has had for as long as linger, so that a Service whose endpoints come and go
+// does not pay for them each time; and it puts the frequent numbers first again. It
+// gives how many it deleted.
 func (p *Program) Retire(ctx context.Context, now time.Time, linger time.Duration) (int, error) {
 	if !p.known {
 		return 0, nil
 	}
-	old := p.counts.idle(now, linger)
-	left := slices.DeleteFunc(p.counts.order(), func(c count) bool { return slices.Contains(old, c) })
-	concerned := map[uint8]bool{}
-	for _, c := range old {
-		concerned[c.protocol] = true
-	}
-	for _, protocol := range Protocols() {
-		if n := protocol.Number; p.counts.tries(p.order, n)-p.counts.tries(left, n) >= worthwhile {
-			concerned[n] = true
-		}
-	}
-	if len(concerned) == 0 {
+	gone := variable{p.counts.idle(now, linger), p.affinities.idle(p.have, now, linger)}
+	left := slices.DeleteFunc(p.counts.order(), func(c count) bool { return slices.Contains(gone.order, c) })
+	concerned := p.concerned(gone.order, left)
+	if len(concerned)+len(gone.affinities) == 0 {
 		return 0, nil
 	}
-	if err := p.rules.orderCounts(ctx, left, old, concerned); err != nil {
+	// The chains that are not concerned keep their order.
+	stay := variable{slices.DeleteFunc(slices.Clone(p.order), func(c count) bool { return concerned[c.find()] }), p.affinities.without(gone.affinities)}
+	stay.order = append(stay.order, slices.DeleteFunc(left, func(c count) bool { return !concerned[c.find()] })...)
+	if err := p.rules.reduce(ctx, stay, gone, concerned); err != nil {
 		p.known = false
 		return 0, err
 	}
 	p.ranRuleset()
-	// The protocols that are not concerned keep their order.
-	kept := slices.DeleteFunc(p.order, func(c count) bool { return concerned[c.protocol] })
-	p.setOrder(append(kept, slices.DeleteFunc(left, func(c count) bool { return !concerned[c.protocol] })...))
-	for _, c := range old {
+	p.setRules(stay)
+	for _, c := range gone.order {
 		delete(p.counts, c)
 	}
-	return len(old), nil
+	return len(gone.order) + len(gone.affinities), nil
+}
+
+// concerned says which chains that find a number must be written anew.
+func (p *Program) concerned(gone, left []count) map[find]bool {
+	concerned := map[find]bool{}
+	for _, c := range gone {
+		concerned[c.find()] = true
+	}
+	for _, by := range finds() {
+		if p.counts.tries(p.order, by)-p.counts.tries(left, by) >= worthwhile {
+			concerned[by] = true
+		}
+	}
+	return concerned
 }

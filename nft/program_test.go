@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ func TestNetlinkWritesWhatTheTextSays(t *testing.T) {
 		for range 10 {
 			want := nft.Settle(have, randomWorld(r, family))
 			script := nft.Diff(have, want).Text(family)
+			load(t, byText, q, onlyRules(have, want))
 			byText.Run(t, "nft", "-f", file(t, script))
 			load(t, byNetlink, p, want)
 			if diff := cmp.Diff(sorted(listing(t, byText, family)), sorted(listing(t, byNetlink, family))); diff != "" {
@@ -40,13 +42,24 @@ func TestNetlinkWritesWhatTheTextSays(t *testing.T) {
 	})
 }
 
-// everyCount uses all numbers of endpoints that randomWorld has, so that rules for
-// them are in.
+// onlyRules gives what has the elements of one state and the affinities of both.
+func onlyRules(elements, rules nft.State) nft.State {
+	s := copyOf(elements)
+	maps.Copy(s.Affinities, rules.Affinities)
+	return s
+}
+
+// everyCount uses all numbers of endpoints and affinities that randomWorld has, so that
+// rules for them are in.
 func everyCount(family nft.Family) nft.State {
 	s := nft.NewState()
 	for _, p := range nft.Protocols() {
 		for n := range 7 {
-			s.Balance(nft.Frontend{Addr: vip(family, 100+n), Protocol: p.Number, Port: 80}, endpoints(family, 0, n))
+			list := endpoints(family, 0, n)
+			all := nft.Entry{External: true, Local: true}
+			s.Set(nft.Frontend{Addr: vip(family, 100+n), Protocol: p.Number, Port: 80}, nft.Route{Entry: all, Endpoints: list, Local: list})
+			all.NodePort = true
+			s.Set(nft.Frontend{Protocol: p.Number, Port: uint16(31000 + n)}, nft.Route{Entry: all, Endpoints: list, Local: list})
 		}
 	}
 	return s
@@ -130,7 +143,7 @@ func TestI5UpdatesListNothingAndFailuresAreHealed(t *testing.T) {
 		}
 		load(t, ns, p, copyOf(want))
 
-		want.Balance(f, endpoints(family, 500, 3))
+		balance(want, f, endpoints(family, 500, 3))
 		done := update(t, ns, p, frontends(f), want)
 		if want := (nft.Operations{Transactions: 1, Added: 3, Deleted: 3}); done != want {
 			t.Errorf("an update did %+v, want %+v", done, want)
@@ -140,7 +153,7 @@ func TestI5UpdatesListNothingAndFailuresAreHealed(t *testing.T) {
 		}
 
 		ns.Run(t, "nft", "flush", "map", family.String(), "onerule", "endpoints-tcp")
-		want.Balance(f, endpoints(family, 600, 2))
+		balance(want, f, endpoints(family, 600, 2))
 		do(t, ns, func() error {
 			if err := p.Update(context.Background(), frontends(f), want); err == nil {
 				t.Error("an update that deletes what is not there succeeded")
@@ -184,7 +197,7 @@ func TestRulesForCountsComeAndGo(t *testing.T) {
 	want := world(nft.IPv4, 5, 3)
 	load(t, ns, p, copyOf(want))
 	f := web(nft.IPv4, 0)
-	want.Balance(f, endpoints(nft.IPv4, 0, 4))
+	balance(want, f, endpoints(nft.IPv4, 0, 4))
 	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 1 {
 		t.Errorf("the first use of a number did %+v, want one ruleset", done)
 	}
@@ -194,7 +207,7 @@ func TestRulesForCountsComeAndGo(t *testing.T) {
 	if got := rulesFor(t, ns); got != "3 4" {
 		t.Errorf("got rules for %q, want the most frequent number first", got)
 	}
-	want.Balance(f, endpoints(nft.IPv4, 0, 3))
+	balance(want, f, endpoints(nft.IPv4, 0, 3))
 	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 0 {
 		t.Errorf("the last use of a number did %+v, want no ruleset", done)
 	}
@@ -210,7 +223,7 @@ func TestRulesForCountsComeAndGo(t *testing.T) {
 			t.Errorf("after %s: got rules for %q, want %q", c.after, got, c.rules)
 		}
 	}
-	want.Balance(f, endpoints(nft.IPv4, 0, 4))
+	balance(want, f, endpoints(nft.IPv4, 0, 4))
 	if done := update(t, ns, p, frontends(f), want); done.Rulesets != 1 {
 		t.Errorf("the first use after that did %+v, want one ruleset", done)
 	}

@@ -27,30 +27,46 @@ type rulesetWriter struct {
 	nft      knftables.Interface
 }
 
-// all gives every set and chain that there should be with these counts, which are
-// tried in this order.
-func (w rulesetWriter) all(order []count) ([]Set, []Chain) {
-	sets, chains := w.counts(order)
-	version := Chain{Name: versionPrefix + w.skeleton.Version(), Comment: "the version of these rules"}
-	return slices.Concat(w.skeleton.Sets, sets), slices.Concat(chains, w.skeleton.Chains, []Chain{version})
+// A variable part of the rules: the counts, which are tried in this order, and the
+// session affinities.
+type variable struct {
+	order      []count
+	affinities []Affinity
+}
+
+// all gives everything that there should be.
+func (w rulesetWriter) all(v variable) objects {
+	o := w.counts(v.order)
+	o.add(w.affinities(v.affinities))
+	o.add(objects{w.skeleton.Counters, w.skeleton.Sets, w.skeleton.Chains})
+	o.chains = append(o.chains, Chain{Name: versionPrefix + w.skeleton.Version(), Comment: "the version of these rules"})
+	return o
 }
 
 // counts gives the sets and chains for the counts.
-func (w rulesetWriter) counts(order []count) (sets []Set, chains []Chain) {
+func (w rulesetWriter) counts(order []count) (o objects) {
 	for _, c := range order {
-		sets = append(sets, CountSet(w.skeleton.Family, c.protocol, c.n))
+		o.sets = append(o.sets, CountSet(w.skeleton.Family, c.slots, c.protocol, c.n))
 	}
-	for _, p := range Protocols() {
-		chains = append(chains, Counts(w.skeleton.Family, p.Number, numbers(order, p.Number))...)
+	for _, by := range finds() {
+		o.chains = append(o.chains, Counts(w.skeleton.Family, by.slots, by.protocol, numbers(order, by))...)
 	}
-	return sets, chains
+	return o
 }
 
-// numbers gives the counts of one protocol.
-func numbers(order []count, protocol uint8) []int {
+// affinities gives what session affinities consist of, each object once.
+func (w rulesetWriter) affinities(list []Affinity) (o objects) {
+	for _, a := range list {
+		o.add(a.objects(w.skeleton.Family))
+	}
+	return o.distinct()
+}
+
+// numbers gives the counts that one chain tries.
+func numbers(order []count, by find) []int {
 	var list []int
 	for _, c := range order {
-		if c.protocol == protocol {
+		if c.find() == by {
 			list = append(list, c.n)
 		}
 	}
@@ -62,16 +78,21 @@ func numbers(order []count, protocol uint8) []int {
 // where they should be, and nothing else. A rule that somebody exchanged for another
 // one is not noticed.
 func (w rulesetWriter) current(k inKernel) bool {
-	sets, chains := w.all(k.counts())
-	if len(k.sets) != len(sets) || len(k.chains) != len(chains) || k.misfit(sets, chains) != "" {
+	o := w.all(k.variable())
+	if len(k.sets) != len(o.sets) || len(k.chains) != len(o.chains) || len(k.counters) != len(o.counters) || k.misfit(o) != "" {
 		return false
 	}
-	for _, s := range sets {
+	for _, c := range o.counters {
+		if _, ok := k.counters[c.Name]; !ok {
+			return false
+		}
+	}
+	for _, s := range o.sets {
 		if _, ok := k.sets[s.Name]; !ok {
 			return false
 		}
 	}
-	for _, c := range chains {
+	for _, c := range o.chains {
 		if have, ok := k.chains[c.Name]; !ok || !have.fits(c) || k.rules[c.Name] != len(c.Rules) {
 			return false
 		}
@@ -82,14 +103,11 @@ func (w rulesetWriter) current(k inKernel) bool {
 // install writes all rules in one transaction, over what is there: no element
 // changes. What the table has besides stays, but for base chains, since elements may
 // still lead to it; leftovers names it. Base chains are hooked in only if hook is set.
-func (w rulesetWriter) install(ctx context.Context, k inKernel, order []count, hook bool) error {
+func (w rulesetWriter) install(ctx context.Context, k inKernel, v variable, hook bool) error {
 	tx := w.nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for Services")})
-	sets, chains := w.all(order)
-	for _, s := range sets {
-		addSet(tx, s)
-	}
-	chains = slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil && !hook })
+	o := w.all(v)
+	chains := slices.DeleteFunc(o.chains, func(c Chain) bool { return c.Base != nil && !hook })
 	for _, c := range chains {
 		if have, ok := k.chains[c.Name]; ok {
 			tx.Flush(&knftables.Chain{Name: c.Name})
@@ -98,14 +116,13 @@ func (w rulesetWriter) install(ctx context.Context, k inKernel, order []count, h
 			}
 		}
 	}
-	_, others := w.leftovers(k)
-	for _, name := range others {
+	for _, name := range w.leftovers(k).chains {
 		if unreferenced(name, k.chains[name]) {
 			tx.Flush(&knftables.Chain{Name: name})
 			tx.Delete(&knftables.Chain{Name: name})
 		}
 	}
-	addChains(tx, chains)
+	addObjects(tx, objects{o.counters, o.sets, chains})
 	return w.run(ctx, tx, "write the rules")
 }
 
@@ -116,25 +133,31 @@ func (w rulesetWriter) begin(ctx context.Context) error {
 	tx.Add(&knftables.Table{})
 	tx.Delete(&knftables.Table{})
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for Services")})
-	sets, chains := w.all(nil)
-	for _, s := range sets {
-		addSet(tx, s)
-	}
-	addChains(tx, slices.DeleteFunc(chains, func(c Chain) bool { return c.Base != nil }))
+	o := w.all(variable{})
+	o.chains = slices.DeleteFunc(o.chains, func(c Chain) bool { return c.Base != nil })
+	addObjects(tx, o)
 	return w.run(ctx, tx, "write the rules into a new table")
 }
 
-// leftovers gives the sets and chains that are none of ours.
-func (w rulesetWriter) leftovers(k inKernel) (sets, chains []string) {
-	ourSets, ourChains := w.all(k.counts())
-	others, otherChains := maps.Clone(k.sets), maps.Clone(k.chains)
-	for _, s := range ourSets {
-		delete(others, s.Name)
+// A remainder names what is none of ours.
+type remainder struct{ counters, sets, chains []string }
+
+func (r remainder) empty() bool { return len(r.counters)+len(r.sets)+len(r.chains) == 0 }
+
+// leftovers gives what is none of ours.
+func (w rulesetWriter) leftovers(k inKernel) remainder {
+	ours := w.all(k.variable())
+	counters, sets, chains := maps.Clone(k.counters), maps.Clone(k.sets), maps.Clone(k.chains)
+	for _, c := range ours.counters {
+		delete(counters, c.Name)
 	}
-	for _, c := range ourChains {
-		delete(otherChains, c.Name)
+	for _, s := range ours.sets {
+		delete(sets, s.Name)
 	}
-	return slices.Sorted(maps.Keys(others)), slices.Sorted(maps.Keys(otherChains))
+	for _, c := range ours.chains {
+		delete(chains, c.Name)
+	}
+	return remainder{slices.Sorted(maps.Keys(counters)), slices.Sorted(maps.Keys(sets)), slices.Sorted(maps.Keys(chains))}
 }
 
 // unreferenced says whether a chain of somebody else's, or of other rules of ours, is
@@ -143,23 +166,26 @@ func unreferenced(name string, c kernelChain) bool {
 	return c.base || strings.HasPrefix(name, versionPrefix)
 }
 
-// removeLeftovers deletes what is none of ours, once no element leads to it.
-func (w rulesetWriter) removeLeftovers(ctx context.Context, k inKernel, sets, chains []string) error {
+// remove deletes what no element leads to.
+func (w rulesetWriter) remove(ctx context.Context, k inKernel, r remainder) error {
 	tx := w.nft.NewTransaction()
-	for _, name := range chains { // they may go to each other: all are emptied first
+	for _, name := range r.chains { // they may go to each other: all are emptied first
 		tx.Flush(&knftables.Chain{Name: name})
 	}
-	for _, name := range chains {
+	for _, name := range r.chains {
 		tx.Delete(&knftables.Chain{Name: name})
 	}
-	for _, name := range sets {
+	for _, name := range r.sets {
 		if k.sets[name].value > 0 || k.sets[name].verdicts {
 			tx.Delete(&knftables.Map{Name: name})
 			continue
 		}
 		tx.Delete(&knftables.Set{Name: name})
 	}
-	return w.run(ctx, tx, "delete what is not ours")
+	for _, name := range r.counters {
+		tx.Delete(&knftables.Counter{Name: name})
+	}
+	return w.run(ctx, tx, "delete what is not needed")
 }
 
 // hook hooks the base chains in.
@@ -169,39 +195,41 @@ func (w rulesetWriter) hook(ctx context.Context) error {
 	return w.run(ctx, tx, "hook in the base chains")
 }
 
-// addCounts adds the rules for counts behind those that are there. Nothing that is
-// there is written again: the kernel walks a whole map for each rule that uses it (30
-// to 45 ms for 300,000 elements, 6.18).
-func (w rulesetWriter) addCounts(ctx context.Context, order []count) error {
+// extend adds what is needed for counts and affinities beside what is there. Nothing
+// that is there is written again: the kernel walks a whole map for each rule that uses
+// it (30 to 45 ms for 300,000 elements, 6.18).
+func (w rulesetWriter) extend(ctx context.Context, there, more variable) error {
 	tx := w.nft.NewTransaction()
-	sets, chains := w.counts(order)
-	for _, s := range sets {
-		addSet(tx, s)
+	o := w.affinities(more.affinities).without(w.affinities(there.affinities))
+	if len(more.order) > 0 {
+		o.add(w.counts(more.order))
 	}
-	addChains(tx, chains)
-	return w.run(ctx, tx, "add the rules for counts")
+	addObjects(tx, o)
+	return w.run(ctx, tx, "add rules for numbers of endpoints and session affinities")
 }
 
-// orderCounts writes the rules that find the number of a frontend anew, for the
-// protocols named, and deletes counts: a rule has no name to delete it by.
-func (w rulesetWriter) orderCounts(ctx context.Context, order, remove []count, protocols map[uint8]bool) error {
+// reduce deletes affinities, but for what those that stay share with them, and counts:
+// the rules that find the number of a frontend are written anew, in this order, since a
+// rule has no name to delete it by.
+func (w rulesetWriter) reduce(ctx context.Context, stay, gone variable, concerned map[find]bool) error {
 	tx := w.nft.NewTransaction()
-	var find []Chain
-	for _, p := range Protocols() {
-		if protocols[p.Number] {
-			find = append(find, findCount(w.skeleton.Family, p.Number, numbers(order, p.Number)))
+	var chains []Chain
+	for _, by := range finds() {
+		if concerned[by] {
+			chains = append(chains, findCount(w.skeleton.Family, by.slots, by.protocol, numbers(stay.order, by)))
 		}
 	}
-	for _, c := range find {
+	for _, c := range chains {
 		tx.Flush(&knftables.Chain{Name: c.Name})
 	}
-	addChains(tx, find)
-	for _, c := range remove {
-		name := countName(c.protocol, c.n)
+	addChains(tx, chains)
+	for _, c := range gone.order {
+		name := c.slots.countName(c.protocol, c.n)
 		tx.Delete(&knftables.Chain{Name: name})
 		tx.Delete(&knftables.Set{Name: name})
 	}
-	return w.run(ctx, tx, "order the rules for counts")
+	deleteObjects(tx, w.affinities(gone.affinities).without(w.affinities(stay.affinities)))
+	return w.run(ctx, tx, "delete rules for numbers of endpoints and session affinities")
 }
 
 // run runs a transaction. nft names a line of its script, and points into it, for
@@ -236,6 +264,36 @@ func (e nftError) Error() string {
 	return reason
 }
 
+func addObjects(tx *knftables.Transaction, o objects) {
+	for _, c := range o.counters {
+		tx.Add(&knftables.Counter{Name: c.Name, Comment: knftables.PtrTo(c.Comment)})
+	}
+	for _, s := range o.sets {
+		addSet(tx, s)
+	}
+	addChains(tx, o.chains)
+}
+
+// deleteObjects deletes chains before the sets that their rules use.
+func deleteObjects(tx *knftables.Transaction, o objects) {
+	for _, c := range o.chains {
+		tx.Flush(&knftables.Chain{Name: c.Name})
+	}
+	for _, c := range o.chains {
+		tx.Delete(&knftables.Chain{Name: c.Name})
+	}
+	for _, s := range o.sets {
+		if s.Map {
+			tx.Delete(&knftables.Map{Name: s.Name})
+			continue
+		}
+		tx.Delete(&knftables.Set{Name: s.Name})
+	}
+	for _, c := range o.counters {
+		tx.Delete(&knftables.Counter{Name: c.Name})
+	}
+}
+
 func addSet(tx *knftables.Transaction, s Set) {
 	var flags []knftables.SetFlag
 	for flag := range strings.SplitSeq(s.Flags, ",") {
@@ -249,7 +307,11 @@ func addSet(tx *knftables.Transaction, s Set) {
 	}
 	comment := knftables.PtrTo(s.Comment)
 	if s.Map {
-		tx.Add(&knftables.Map{Name: s.Name, Type: typ, TypeOf: typeOf, Flags: flags, Comment: comment})
+		m := &knftables.Map{Name: s.Name, Type: typ, TypeOf: typeOf, Flags: flags, Comment: comment}
+		if s.Size > 0 {
+			m.Size = knftables.PtrTo(uint64(s.Size))
+		}
+		tx.Add(m)
 		return
 	}
 	tx.Add(&knftables.Set{Name: s.Name, Type: typ, TypeOf: typeOf, Flags: flags, Comment: comment})

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 )
 
 // TableName is the name of our table in both families.
@@ -43,6 +42,8 @@ const (
 	DetectNone Detector = iota
 	// DetectCIDR takes what comes from PodCIDRs for a pod's.
 	DetectCIDR
+	// DetectInterface takes what comes in by PodInterface for a pod's.
+	DetectInterface
 )
 
 // A Config is what the rules depend on. Everything else is elements.
@@ -54,13 +55,25 @@ type Config struct {
 	// MasqueradeAll masquerades everything that goes to a ClusterIP.
 	MasqueradeAll bool
 	Detector      Detector
+	// PodInterface is a name, or the beginning of names with * behind it.
+	PodInterface string
+	// NodePortsEverywhere takes NodePorts at every address of the node but loopback
+	// ones, not only at those in NodePortIPs.
+	NodePortsEverywhere bool
+	// RefuseWithoutLocal refuses, rather than drops, what may go to endpoints on this
+	// node only where there are none.
+	RefuseWithoutLocal bool
+	// WithoutFib is for kernels that cannot say which addresses are the node's own:
+	// NodeIPs and NodePortIPs have to hold them then.
+	WithoutFib bool
 }
 
 // A Skeleton is the constant part of a table: it depends on the configuration
 // only, never on a Service.
 type Skeleton struct {
-	Family Family
-	Sets   []Set
+	Family   Family
+	Counters []Counter
+	Sets     []Set
 	// Chains come in loadable order: a chain before the rules that go to it. Base
 	// chains stand last.
 	Chains []Chain
@@ -73,8 +86,12 @@ type Set struct {
 	TypeOf  bool   // Type is an expression
 	Flags   string
 	Map     bool
+	Size    uint32 // the most elements it takes; 0: nobody but us adds any
 	Comment string
 }
+
+// A Counter is a named counter: it outlives the rules that count with it.
+type Counter struct{ Name, Comment string }
 
 // A Chain is a chain with its rules, in nft's words.
 type Chain struct {
@@ -94,8 +111,11 @@ type Hook struct {
 // later runs first, and the first that sets up NAT ends the walk: with a margin of
 // 10 no other table's DNAT at -100 or SNAT at 100 decides for a frontend, whichever
 // was loaded first.
+//
+// Pins are set before sources change, and before the walk of the hook can end.
 const (
 	priorityDNAT = -110
+	priorityPin  = 80
 	prioritySNAT = 90
 )
 
@@ -120,52 +140,62 @@ func protocolWord(number uint8) string {
 // RefuseChain is the chain that answers for frontends without endpoints.
 const RefuseChain = "refuse"
 
-// ClusterIPChain names the chain that a frontend at a ClusterIP goes to for one of its
-// endpoints, however many there are.
-func ClusterIPChain(protocol uint8) string { return "cluster-ip-" + protocolWord(protocol) }
-
-// countName names both the set of the frontends with n endpoints and the chain
-// that spreads their connections.
-func countName(protocol uint8, n int) string {
-	return fmt.Sprintf("lb-%s-%d", protocolWord(protocol), n)
-}
-
 // NewSkeleton gives the skeleton for a configuration.
 func NewSkeleton(c Config) Skeleton {
-	s := Skeleton{Family: c.Family, Sets: sets(c.Family)}
-	s.Chains = append(s.Chains, refuse(c.Family), markForMasquerade(c))
+	s := Skeleton{Family: c.Family, Counters: counters(), Sets: sets(c.Family)}
+	s.Chains = append(s.Chains, refuse(c.Family), markForMasquerade(c), notAllowed())
 	for _, p := range Protocols() {
-		s.Chains = append(s.Chains, balance(c.Family, p.Word), clusterIP(c, p.Word))
+		for _, m := range SlotMaps() {
+			s.Chains = append(s.Chains, balance(c, m, p.Word))
+		}
+		s.Chains = append(s.Chains, entries(c, p.Word)...)
 	}
-	s.Chains = append(s.Chains, owned(c.Family), services(c.Family), masquerading(c))
+	s.Chains = append(s.Chains, owned(c.Family), nodePorts(), services(c), pinning(c.Family), masquerading(c))
 	s.Chains = append(s.Chains,
 		base("nat-prerouting", "prerouting", priorityDNAT, "jump services"),
 		base("nat-output", "output", priorityDNAT, "jump services"),
+		base("pin-input", "input", priorityPin, "ct status dnat jump pinning"),
+		base("pin-postrouting", "postrouting", priorityPin, "ct status dnat jump pinning"),
 		base("nat-postrouting", "postrouting", prioritySNAT, "jump masquerading"))
 	return s
 }
 
 func sets(f Family) []Set {
 	addr := f.addrType()
-	front := addr + " . inet_proto . inet_service"
 	list := []Set{
 		{Name: string(ClusterIPs), Type: addr, Comment: "ClusterIPs in use"},
+		{Name: string(ExternalIPs), Type: addr, Comment: "external and load balancer IPs in use"},
+		{Name: string(NodePortIPs), Type: addr, Comment: "addresses of this node that take NodePorts"},
+		{Name: string(NodeIPs), Type: addr, Comment: "addresses of this node, where the kernel cannot tell"},
 		{Name: string(ServiceCIDRs), Type: addr, Flags: "interval", Comment: "ranges of ClusterIPs"},
 		{Name: string(PodCIDRs), Type: addr, Flags: "interval", Comment: "ranges of pods"},
 		{Name: string(Hairpins), Type: addr + " . " + addr, Comment: "endpoints on this node"},
-		{Name: string(NoEndpoints), Type: front, Comment: "frontends to refuse"},
-		{Name: string(ServiceIPs), Type: front + " : verdict", Map: true, Comment: "the decision for each frontend"},
+		{Name: AllowedSources, Type: frontType(f, false) + " . " + addr, Flags: "interval", Comment: "clients that may use a frontend with source ranges"},
 	}
-	for _, p := range Protocols() {
-		list = append(list, Set{
-			Name:    string(Endpoints) + "-" + p.Word,
-			Type:    fmt.Sprintf("%s daddr . %s dport . numgen random mod 2 : %s daddr . %s dport", f, p.Word, f, p.Word),
-			TypeOf:  true,
-			Map:     true,
-			Comment: "the endpoints of each frontend, numbered from 0",
-		})
+	for _, m := range RouteMaps() {
+		list = append(list, Set{Name: string(m), Type: frontType(f, m.NodePorts()) + " : verdict", Map: true, Comment: m.comment()})
+	}
+	for _, m := range SlotMaps() {
+		list = append(list, Set{Name: m.EmptySet(), Type: frontType(f, m.NodePorts()), Comment: "frontends without " + m.words()})
+		for _, p := range Protocols() {
+			list = append(list, Set{
+				Name:    m.Of(p.Number),
+				Type:    fmt.Sprintf("%s . numgen random mod 2 : %s daddr . %s dport", m.key(f, p.Word), f, p.Word),
+				TypeOf:  true,
+				Map:     true,
+				Comment: m.words() + " of each frontend, numbered from 0",
+			})
+		}
 	}
 	return list
+}
+
+// frontType is the type of a frontend in keys. A NodePort has no address.
+func frontType(f Family, nodePort bool) string {
+	if nodePort {
+		return "inet_proto . inet_service"
+	}
+	return f.addrType() + " . inet_proto . inet_service"
 }
 
 // refuse answers at once. IPv6 TCP gets a reset: the ICMPv6 error finds the socket
@@ -191,59 +221,67 @@ func markForMasquerade(c Config) Chain {
 
 // balance sends a new connection to one of a frontend's endpoints.
 //
-// The chain lb-PROTOCOL, which Counts fills, finds the frontend's number of
-// endpoints and chooses. Behind it stands what is met only when a commit falls
-// between two look-ups: the choice is made again from slot 0, which is right for
-// any number. Without that the flow would be confirmed without NAT.
-func balance(f Family, proto string) Chain {
-	return Chain{
-		Name:    "balance-" + proto,
-		Comment: "one of the endpoints, or a refusal if there are none",
+// A client of a Service with session affinity goes where it is pinned to. The chain
+// lb-PROTOCOL, which Counts fills, finds the frontend's number of endpoints and
+// chooses. Behind it stands what is met only when a commit falls between two look-ups:
+// the choice is made again from slot 0, which is right for any number. Without that
+// the flow would be confirmed without NAT.
+func balance(c Config, m SlotMap, proto string) Chain {
+	front := m.frontKey(c.Family)
+	chain := Chain{
+		Name:    m.balanceChain(proto),
+		Comment: "one of " + m.words() + ", or a refusal if there are none",
 		Rules: []string{
-			"jump lb-" + proto,
-			choose(f, proto, 1),
-			choose(f, proto, 1),
-			fmt.Sprintf("%s daddr . meta l4proto . th dport @%s goto %s", f, NoEndpoints, RefuseChain),
-			"counter drop",
+			fmt.Sprintf("%s vmap @%s", front, m.sticky()),
+			"jump " + m.findChain(proto),
+			choose(c.Family, m, proto, 1),
+			choose(c.Family, m, proto, 1),
+			fmt.Sprintf("%s @%s %s goto %s", front, m.cluster().EmptySet(), counting(RefusedNoEndpoints), RefuseChain),
 		},
 	}
+	switch {
+	case m.local() && c.RefuseWithoutLocal:
+		chain.Rules = append(chain.Rules, fmt.Sprintf("%s @%s %s goto %s", front, m.EmptySet(), counting(RefusedNoLocal), RefuseChain))
+	case m.local():
+		chain.Rules = append(chain.Rules, fmt.Sprintf("%s @%s %s drop", front, m.EmptySet(), counting(DroppedNoLocal)))
+	}
+	chain.Rules = append(chain.Rules, counting(DroppedChanging)+" drop")
+	return chain
 }
 
 // Counts gives the chains that depend on which numbers of endpoints are in use: for
 // each protocol one that finds a frontend's number, trying the numbers in the given
 // order, and one for each number. They are the only rules that are not constant.
-func Counts(f Family, protocol uint8, counts []int) []Chain {
+func Counts(f Family, m SlotMap, protocol uint8, counts []int) []Chain {
 	proto := protocolWord(protocol)
 	var chains []Chain
 	for _, n := range counts {
 		chains = append(chains, Chain{
-			Name:    countName(protocol, n),
+			Name:    m.countName(protocol, n),
 			Comment: "one of " + counted(n) + ", at random",
-			Rules:   []string{choose(f, proto, n)},
+			Rules:   []string{choose(f, m, proto, n)},
 		})
 	}
-	return append(chains, findCount(f, protocol, counts))
+	return append(chains, findCount(f, m, protocol, counts))
 }
 
-// findChain names the chain that finds a frontend's number of endpoints.
-func findChain(protocol uint8) string { return "lb-" + protocolWord(protocol) }
-
-func findCount(f Family, protocol uint8, counts []int) Chain {
-	find := Chain{Name: findChain(protocol), Comment: "how many endpoints a frontend has"}
+func findCount(f Family, m SlotMap, protocol uint8, counts []int) Chain {
+	proto := protocolWord(protocol)
+	find := Chain{Name: m.findChain(proto), Comment: "how many there are of " + m.words()}
 	for _, n := range counts {
-		name := countName(protocol, n)
-		find.Rules = append(find.Rules, fmt.Sprintf("%s daddr . %s dport @%s goto %s", f, protocolWord(protocol), name, name))
+		name := m.countName(protocol, n)
+		find.Rules = append(find.Rules, fmt.Sprintf("%s @%s goto %s", m.key(f, proto), name, name))
 	}
 	return find
 }
 
 // CountSet gives the set of the frontends with n endpoints.
-func CountSet(f Family, protocol uint8, n int) Set {
-	return Set{
-		Name:    countName(protocol, n),
-		Type:    f.addrType() + " . inet_service",
-		Comment: "frontends with " + counted(n),
+func CountSet(f Family, m SlotMap, protocol uint8, n int) Set {
+	typ := f.addrType() + " . inet_service"
+	if m.NodePorts() {
+		typ = "inet_service"
 	}
+	return Set{Name: m.countName(protocol, n), Type: typ, Comment: "frontends with " + counted(n)}
 }
 
 func counted(n int) string {
@@ -253,26 +291,8 @@ func counted(n int) string {
 	return fmt.Sprintf("%d endpoints", n)
 }
 
-func choose(f Family, proto string, n int) string {
-	return fmt.Sprintf("dnat %s addr . port to %s daddr . %s dport . numgen random mod %d map @%s-%s", f, f, proto, n, Endpoints, proto)
-}
-
-// clusterIP decides whether the client keeps its address, then balances. It stands
-// behind the dispatch, not in front of it: a commit cannot fall between the two
-// decisions.
-func clusterIP(c Config, proto string) Chain {
-	chain := Chain{Name: "cluster-ip-" + proto, Comment: "a ClusterIP: clients that are no pods are masqueraded"}
-	switch {
-	case c.MasqueradeAll:
-		chain.Comment = "a ClusterIP: all clients are masqueraded"
-		chain.Rules = append(chain.Rules, "jump mark-for-masquerade")
-	case c.Detector == DetectCIDR:
-		chain.Rules = append(chain.Rules, fmt.Sprintf("%s saddr != @%s jump mark-for-masquerade", c.Family, PodCIDRs))
-	default:
-		chain.Comment = "a ClusterIP: all clients keep their address"
-	}
-	chain.Rules = append(chain.Rules, "goto balance-"+proto)
-	return chain
+func choose(f Family, m SlotMap, proto string, n int) string {
+	return fmt.Sprintf("dnat %s addr . port to %s . numgen random mod %d map @%s-%s", f, m.key(f, proto), n, m, proto)
 }
 
 // owned is for what the dispatch did not find at an address that is ours. A commit may
@@ -281,7 +301,7 @@ func owned(f Family) Chain {
 	return Chain{
 		Name:    "owned",
 		Comment: "no such frontend at one of our addresses",
-		Rules:   []string{dispatch(f), "goto " + RefuseChain},
+		Rules:   []string{dispatch(f), counting(RefusedNoPort) + " goto " + RefuseChain},
 	}
 }
 
@@ -289,16 +309,26 @@ func dispatch(f Family) string {
 	return fmt.Sprintf("%s daddr . meta l4proto . th dport vmap @%s", f, ServiceIPs)
 }
 
+// nodePorts looks twice, for the same reason as owned. What is no NodePort is the
+// node's own business.
+func nodePorts() Chain {
+	look := fmt.Sprintf("meta l4proto . th dport vmap @%s", ServiceNodePorts)
+	return Chain{Name: "nodeports", Comment: "the decision for each NodePort", Rules: []string{look, look}}
+}
+
 // services decides for every packet that begins a connection, from pods and other
 // hosts (prerouting) and from this node (output).
-func services(f Family) Chain {
+func services(c Config) Chain {
+	f := c.Family
 	return Chain{
 		Name:    "services",
 		Comment: "the decision for each new connection",
 		Rules: []string{
 			dispatch(f),
 			fmt.Sprintf("%s daddr @%s goto owned", f, ClusterIPs),
-			fmt.Sprintf("%s daddr @%s counter drop", f, ServiceCIDRs),
+			fmt.Sprintf("%s daddr @%s %s goto owned", f, ExternalIPs, c.toOthers()),
+			c.toNodePorts() + " jump nodeports",
+			fmt.Sprintf("%s daddr @%s %s drop", f, ServiceCIDRs, counting(DroppedNoService)),
 		},
 	}
 }
@@ -326,59 +356,15 @@ func base(name, hook string, priority int, rules ...string) Chain {
 // counts say. A table that carries it needs no rule written.
 func (s Skeleton) Version() string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%+v", s.Sets)
+	fmt.Fprintf(h, "%+v %+v", s.Sets, s.Counters)
 	for _, c := range s.Chains {
 		fmt.Fprintf(h, "%s %+v %q", c.Name, c.Base, c.Rules)
 	}
-	for _, p := range Protocols() {
-		fmt.Fprintf(h, "%v", Counts(s.Family, p.Number, []int{2}))
+	for _, m := range SlotMaps() {
+		for _, p := range Protocols() {
+			fmt.Fprintf(h, "%v", Counts(s.Family, m, p.Number, []int{2}))
+		}
 	}
+	fmt.Fprintf(h, "%+v", Affinity{Protocol: 6, Seconds: 1, Local: true}.objects(s.Family))
 	return hex.EncodeToString(h.Sum(nil)[:6])
-}
-
-// Text gives the skeleton as nft would load it.
-func (s Skeleton) Text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "table %s %s {\n", s.Family, TableName)
-	for _, set := range s.Sets {
-		b.WriteString(set.text())
-	}
-	for _, c := range s.Chains {
-		b.WriteString(c.text())
-	}
-	b.WriteString("}\n")
-	return b.String()
-}
-
-func (s Set) text() string {
-	kind, word := "set", "type"
-	if s.Map {
-		kind = "map"
-	}
-	if s.TypeOf {
-		word = "typeof"
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "\t%s %s {\n\t\t%s %s\n", kind, s.Name, word, s.Type)
-	if s.Flags != "" {
-		fmt.Fprintf(&b, "\t\tflags %s\n", s.Flags)
-	}
-	fmt.Fprintf(&b, "\t\tcomment %q\n\t}\n", s.Comment)
-	return b.String()
-}
-
-func (c Chain) text() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "\tchain %s {\n", c.Name)
-	if c.Comment != "" {
-		fmt.Fprintf(&b, "\t\tcomment %q\n", c.Comment)
-	}
-	if c.Base != nil {
-		fmt.Fprintf(&b, "\t\ttype nat hook %s priority %d; policy accept;\n", c.Base.Hook, c.Base.Priority)
-	}
-	for _, r := range c.Rules {
-		fmt.Fprintf(&b, "\t\t%s\n", r)
-	}
-	b.WriteString("\t}\n")
-	return b.String()
 }

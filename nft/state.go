@@ -20,24 +20,33 @@ func (f Frontend) Compare(o Frontend) int {
 	return cmp.Or(f.Addr.Compare(o.Addr), cmp.Compare(f.Protocol, o.Protocol), cmp.Compare(f.Port, o.Port))
 }
 
+// step gives what is written together with the frontend: all of its address, or a
+// NodePort by itself.
+func (f Frontend) step() Frontend {
+	if f.Addr.IsValid() {
+		return Frontend{Addr: f.Addr}
+	}
+	return f
+}
+
 // An AddrSet is the name of a set of addresses.
 type AddrSet string
 
 // A RangeSet is the name of an interval set of addresses.
 type RangeSet string
 
-// A RouteMap is the name of a map from frontends to verdicts.
-type RouteMap string
-
-// A SlotMap is what the maps from frontend and slot to endpoint have in common in
-// their names: one for each protocol, with -tcp, -udp or -sctp behind it.
-type SlotMap string
-
-// What a table holds.
+// What a table holds besides the maps of frontends.
 const (
 	// ClusterIPs holds the addresses whose every port is ours: traffic that no
 	// frontend takes is refused.
 	ClusterIPs AddrSet = "cluster-ips"
+	// ExternalIPs is the same for external and load balancer IPs, unless the node has
+	// the address itself.
+	ExternalIPs AddrSet = "external-ips"
+	// NodePortIPs holds the addresses of the node that take NodePorts, unless all do.
+	NodePortIPs AddrSet = "nodeport-ips"
+	// NodeIPs holds all addresses of the node: see Config.WithoutFib.
+	NodeIPs AddrSet = "node-ips"
 	// Hairpins holds the endpoints on this node, each concatenated with itself: a
 	// pod that reaches itself through a frontend is masqueraded.
 	Hairpins AddrSet = "hairpins"
@@ -49,20 +58,15 @@ const (
 	// ClusterIP.
 	PodCIDRs RangeSet = "pod-cidrs"
 
-	// NoEndpoints holds the frontends that refuse: see State.Counts.
-	NoEndpoints = "no-endpoints"
-
-	// ServiceIPs holds the decision for each frontend: the chain that it goes to. It
-	// does not depend on the endpoints: a verdict that goes to a chain makes the
-	// kernel walk every such verdict in the table, 6 ms for 30,000 frontends (6.18).
-	ServiceIPs RouteMap = "service-ips"
-
-	// Endpoints holds the endpoints of each frontend, numbered from 0 without gaps.
-	Endpoints SlotMap = "endpoints"
+	// AllowedSources holds, for frontends with source ranges, who is let in.
+	AllowedSources = "allowed-sources"
 )
 
+// AddrSets lists the sets of addresses.
+func AddrSets() []AddrSet { return []AddrSet{ClusterIPs, ExternalIPs, NodePortIPs, NodeIPs, Hairpins} }
+
 // A State says what the sets and maps of one table hold, or a part of that. It is
-// a value: Settle, Diff and At read it, and only Put writes.
+// a value: Settle, Diff and At read it, and only Put and Set write.
 //
 // The slots of a frontend are consecutive from 0, and the order of its endpoints
 // is free: Settle chooses it so that little has to be written.
@@ -72,45 +76,135 @@ type State struct {
 	Routes map[RouteMap]map[Frontend]string
 	Slots  map[SlotMap]map[Frontend][]netip.AddrPort
 	// Counts says which set of counts a frontend is in: that of its number of
-	// endpoints, NoEndpoints for 0.
+	// endpoints, or that of frontends without any.
 	Counts map[SlotMap]map[Frontend]int
+	// Sources has the frontends with source ranges: disjoint and sorted.
+	Sources map[Frontend][]netip.Prefix
+	// Members says which endpoints clients may be pinned to, by the name of the set.
+	Members map[string]map[netip.AddrPort]bool
+	// Affinities are in the rules, not among the elements, by ID.
+	Affinities map[string]Affinity
 }
 
 // NewState gives an empty state.
 func NewState() State {
-	return State{
-		Addrs:  map[AddrSet]map[netip.Addr]bool{ClusterIPs: {}, Hairpins: {}},
-		Ranges: map[RangeSet][]netip.Prefix{},
-		Routes: map[RouteMap]map[Frontend]string{ServiceIPs: {}},
-		Slots:  map[SlotMap]map[Frontend][]netip.AddrPort{Endpoints: {}},
-		Counts: map[SlotMap]map[Frontend]int{Endpoints: {}},
+	s := State{
+		Addrs:      map[AddrSet]map[netip.Addr]bool{},
+		Ranges:     map[RangeSet][]netip.Prefix{},
+		Routes:     map[RouteMap]map[Frontend]string{},
+		Slots:      map[SlotMap]map[Frontend][]netip.AddrPort{},
+		Counts:     map[SlotMap]map[Frontend]int{},
+		Sources:    map[Frontend][]netip.Prefix{},
+		Members:    map[string]map[netip.AddrPort]bool{},
+		Affinities: map[string]Affinity{},
+	}
+	for _, name := range AddrSets() {
+		s.Addrs[name] = map[netip.Addr]bool{}
+	}
+	for _, name := range RouteMaps() {
+		s.Routes[name] = map[Frontend]string{}
+	}
+	for _, name := range SlotMaps() {
+		s.Slots[name] = map[Frontend][]netip.AddrPort{}
+		s.Counts[name] = map[Frontend]int{}
+	}
+	return s
+}
+
+// A Route says what new connections to a frontend get. One without an address is a
+// NodePort, and the Entry must say so.
+type Route struct {
+	Entry
+	// Endpoints are all that connections may go to; none: they are refused. Local
+	// are those on this node, for an Entry that is Local.
+	Endpoints, Local []netip.AddrPort
+	// Sources are the ranges of a guarded Entry, disjoint and sorted.
+	Sources []netip.Prefix
+	// Affinity is the zero value if there is none.
+	Affinity Affinity
+}
+
+// Set says what new connections to a frontend get.
+func (s State) Set(f Frontend, r Route) {
+	routes, pinning, all, local := ServiceIPs, Pinning, Endpoints, LocalEndpoints
+	if r.NodePort {
+		routes, pinning, all, local = ServiceNodePorts, NodePortPinning, NodePortEndpoints, NodePortLocalEndpoints
+	}
+	s.Routes[routes][f] = r.Chain(f.Protocol)
+	if r.Guarded {
+		s.Sources[f] = r.Sources
+	}
+	if r.Entry.Local {
+		s.spread(local, f, r.Local, r.Affinity)
+	}
+	switch onlyLocal := r.Entry.Local && !r.External; {
+	case !onlyLocal:
+		s.spread(all, f, r.Endpoints, r.Affinity)
+	case len(r.Endpoints) == 0:
+		s.Counts[all][f] = 0 // it refuses, and does not drop as one with endpoints elsewhere
+	}
+	if r.Affinity.ID != "" {
+		s.Routes[pinning][f] = r.Affinity.pinChain()
+	}
+}
+
+func (s State) spread(m SlotMap, f Frontend, endpoints []netip.AddrPort, a Affinity) {
+	s.Counts[m][f] = len(endpoints)
+	if len(endpoints) > 0 {
+		s.Slots[m][f] = endpoints
+	}
+	if a.ID != "" {
+		s.Routes[m.sticky()][f] = a.stickyChain(m)
+	}
+}
+
+// Pin says that clients of a service port with session affinity can be pinned to these
+// endpoints, and for frontends whose policy is Local to these.
+func (s State) Pin(a Affinity, endpoints, local []netip.AddrPort) {
+	s.Affinities[a.ID] = a
+	for _, scope := range a.pinScopes() {
+		members := map[netip.AddrPort]bool{}
+		list := endpoints
+		if scope != "" {
+			list = local
+		}
+		for _, ep := range list {
+			members[ep] = true
+		}
+		delete(s.Members, memberSet(scope, a.ID))
+		if len(members) > 0 {
+			s.Members[memberSet(scope, a.ID)] = members
+		}
 	}
 }
 
 // Keys name a part of a state.
 type Keys struct {
-	Frontends map[Frontend]bool
-	Addrs     map[netip.Addr]bool
-	Ranges    bool
-}
-
-// Balance says that new connections to a frontend at a ClusterIP go to one of these
-// endpoints, or are refused if there are none.
-func (s State) Balance(f Frontend, endpoints []netip.AddrPort) {
-	s.Routes[ServiceIPs][f] = ClusterIPChain(f.Protocol)
-	s.Counts[Endpoints][f] = len(endpoints)
-	if len(endpoints) > 0 {
-		s.Slots[Endpoints][f] = endpoints
-	}
+	Frontends  map[Frontend]bool
+	Addrs      map[netip.Addr]bool
+	Affinities map[string]bool // IDs
+	Ranges     bool
 }
 
 // NewKeys gives keys that name nothing.
 func NewKeys() Keys {
-	return Keys{Frontends: map[Frontend]bool{}, Addrs: map[netip.Addr]bool{}}
+	return Keys{Frontends: map[Frontend]bool{}, Addrs: map[netip.Addr]bool{}, Affinities: map[string]bool{}}
 }
 
 // Empty says whether the keys name nothing.
-func (k Keys) Empty() bool { return len(k.Frontends) == 0 && len(k.Addrs) == 0 && !k.Ranges }
+func (k Keys) Empty() bool {
+	return len(k.Frontends) == 0 && len(k.Addrs) == 0 && len(k.Affinities) == 0 && !k.Ranges
+}
+
+// memberSets names the sets of the affinities.
+func (k Keys) memberSets() map[string]bool {
+	names := map[string]bool{}
+	for id := range k.Affinities {
+		names[memberSet("", id)] = true
+		names[memberSet("local-", id)] = true
+	}
+	return names
+}
 
 // At gives the part of the state that the keys name. It costs what the part
 // does, not what the state does.
@@ -127,6 +221,11 @@ func (s State) At(k Keys) State {
 	}
 	for name, m := range s.Counts {
 		pick(part.Counts[name], m, k.Frontends)
+	}
+	pick(part.Sources, s.Sources, k.Frontends)
+	pick(part.Affinities, s.Affinities, k.Affinities)
+	if len(k.Affinities) > 0 {
+		pick(part.Members, s.Members, k.memberSets())
 	}
 	if k.Ranges {
 		part.Ranges = maps.Clone(s.Ranges)
@@ -156,6 +255,11 @@ func (s State) Put(k Keys, part State) {
 	for name, m := range s.Counts {
 		put(m, part.Counts[name], k.Frontends)
 	}
+	put(s.Sources, part.Sources, k.Frontends)
+	put(s.Affinities, part.Affinities, k.Affinities)
+	if len(k.Affinities) > 0 {
+		put(s.Members, part.Members, k.memberSets())
+	}
 	if k.Ranges {
 		clear(s.Ranges)
 		maps.Copy(s.Ranges, part.Ranges)
@@ -173,7 +277,7 @@ func put[K comparable, V any](to, from map[K]V, keys map[K]bool) {
 }
 
 // sizes gives the number of elements of each set and map, by its name in the
-// kernel.
+// kernel, but those of all service ports with affinity together.
 func (s State) sizes() map[string]int {
 	n := map[string]int{}
 	for name, m := range s.Addrs {
@@ -190,12 +294,26 @@ func (s State) sizes() map[string]int {
 			n[name.Of(f.Protocol)] += len(endpoints)
 		}
 	}
-	for _, m := range s.Counts {
+	for name, m := range s.Counts {
 		for f, count := range m {
-			n[countElement(f, count).Set]++
+			n[countElement(name, f, count).Set]++
 		}
 	}
+	for _, ranges := range s.Sources {
+		n[AllowedSources] += len(ranges)
+	}
+	for _, members := range s.Members {
+		n[sizeName("members-")] += len(members)
+	}
 	return n
+}
+
+// sizeName is what the number of elements of a set is counted under.
+func sizeName(set string) string {
+	if isMemberSet(set) {
+		return "members"
+	}
+	return set
 }
 
 // Settle gives want with each frontend's endpoints in the slots where have holds

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -98,7 +100,9 @@ func TestI5DiffLeadsFromAnyStateToAnyOther(t *testing.T) {
 			if diff := cmp.Diff(nft.Diff(have, want), changes, options()); diff != "" {
 				t.Fatalf("a second Diff gives something else: %s", diff)
 			}
-			if diff := cmp.Diff(want, applied(t, have, changes), options()); diff != "" {
+			got := applied(t, have, changes)
+			maps.Copy(got.Affinities, want.Affinities) // no elements
+			if diff := cmp.Diff(want, got, options()); diff != "" {
 				t.Fatalf("changes do not lead to what is wanted (-want +got): %s", diff)
 			}
 			if c := nft.Diff(want, nft.Settle(want, shuffled(r, want))); !c.Empty() {
@@ -108,7 +112,14 @@ func TestI5DiffLeadsFromAnyStateToAnyOther(t *testing.T) {
 	})
 }
 
-func copyOf(s nft.State) nft.State { return applied(nil, nft.NewState(), nft.Diff(nft.NewState(), s)) }
+func copyOf(s nft.State) nft.State {
+	c := applied(nil, nft.NewState(), nft.Diff(nft.NewState(), s))
+	maps.Copy(c.Affinities, s.Affinities)
+	return c
+}
+
+// steps gives all steps in the order in which they are applied.
+func steps(c nft.Changes) []nft.Step { return slices.Concat(c.First, c.Steps, c.Last) }
 
 func shuffled(r *rand.Rand, s nft.State) nft.State {
 	c := copyOf(s)
@@ -126,10 +137,10 @@ func shuffled(r *rand.Rand, s nft.State) nft.State {
 // and an addition of what is there otherwise are errors.
 func applied(t *testing.T, have nft.State, c nft.Changes) nft.State {
 	k := kernel{t: t, elements: map[string]nft.Element{}}
-	for _, s := range nft.Diff(nft.NewState(), have).Steps {
+	for _, s := range steps(nft.Diff(nft.NewState(), have)) {
 		k.step(s)
 	}
-	for _, s := range c.Steps {
+	for _, s := range steps(c) {
 		k.step(s)
 	}
 	s := nft.NewState()
@@ -154,7 +165,7 @@ type kernel struct {
 }
 
 func (k kernel) step(s nft.Step) {
-	key := func(e nft.Element) string { return fmt.Sprint(e.Set, e.Frontend, e.Slot) }
+	key := func(e nft.Element) string { return keyText(e) }
 	for _, e := range s.Delete {
 		if _, ok := k.elements[key(e)]; !ok && k.t != nil {
 			k.t.Errorf("deletes %s of %s, which is not there", e.Text(), e.Set)
@@ -169,28 +180,50 @@ func (k kernel) step(s nft.Step) {
 	}
 }
 
+// keyText tells elements of the same key from others. A member has no other key than its
+// endpoint, an allowed source none other than its range.
+func keyText(e nft.Element) string {
+	if e.Frontend.Protocol == 0 {
+		return fmt.Sprint(e.Set, e.Frontend, e.Endpoint)
+	}
+	return fmt.Sprint(e.Set, e.Frontend, e.Slot, e.Source)
+}
+
 func put(s nft.State, e nft.Element) {
 	f := e.Frontend
-	switch {
-	case e.Set == string(nft.ServiceIPs):
-		s.Routes[nft.ServiceIPs][f] = e.Chain
-	case e.Endpoint.IsValid():
-		list := s.Slots[nft.Endpoints][f]
-		for len(list) <= e.Slot {
-			list = append(list, netip.AddrPort{})
-		}
-		list[e.Slot] = e.Endpoint
-		s.Slots[nft.Endpoints][f] = list
-	case e.Set == nft.NoEndpoints:
-		s.Counts[nft.Endpoints][f] = 0
-	case f.Protocol != 0:
-		n := 0
-		for _, c := range e.Set[len("lb-"):] {
-			if c >= '0' && c <= '9' {
-				n = 10*n + int(c-'0')
+	for _, m := range nft.SlotMaps() {
+		for _, p := range nft.Protocols() {
+			if e.Set == m.Of(p.Number) {
+				list := s.Slots[m][f]
+				for len(list) <= e.Slot {
+					list = append(list, netip.AddrPort{})
+				}
+				list[e.Slot] = e.Endpoint
+				s.Slots[m][f] = list
+				return
+			}
+			n, err := strconv.Atoi(e.Set[strings.LastIndex(e.Set, "-")+1:])
+			if err == nil && e.Set == nft.CountSet(nft.IPv4, m, p.Number, n).Name {
+				s.Counts[m][f] = n
+				return
 			}
 		}
-		s.Counts[nft.Endpoints][f] = n
+		if e.Set == m.EmptySet() {
+			s.Counts[m][f] = 0
+			return
+		}
+	}
+	switch {
+	case e.Chain != "":
+		s.Routes[nft.RouteMap(e.Set)][f] = e.Chain
+	case e.Set == nft.AllowedSources:
+		s.Sources[f] = append(s.Sources[f], e.Source)
+		slices.SortFunc(s.Sources[f], netip.Prefix.Compare)
+	case e.Endpoint.IsValid():
+		if s.Members[e.Set] == nil {
+			s.Members[e.Set] = map[netip.AddrPort]bool{}
+		}
+		s.Members[e.Set][e.Endpoint] = true
 	default:
 		s.Addrs[nft.AddrSet(e.Set)][f.Addr] = true
 	}
@@ -215,7 +248,7 @@ func TestI3OneEndpointIsAHandfulOfElements(t *testing.T) {
 						have := world(family, services, each)
 						f := web(family, services/2)
 						want := copyOf(have)
-						want.Balance(f, c.change(have.Slots[nft.Endpoints][f]))
+						balance(want, f, c.change(have.Slots[nft.Endpoints][f]))
 						if got := nft.Diff(have, nft.Settle(have, want)).Size(); got != c.size {
 							t.Errorf("got %d writes at %d services of %d endpoints, want %d", got, services, each, c.size)
 						}

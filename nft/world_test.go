@@ -2,6 +2,7 @@ package nft_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -54,13 +55,18 @@ func web(family nft.Family, n int) nft.Frontend {
 	return nft.Frontend{Addr: vip(family, n), Protocol: 6, Port: 80}
 }
 
+// balance says that connections to a ClusterIP are spread over endpoints.
+func balance(s nft.State, f nft.Frontend, endpoints []netip.AddrPort) {
+	s.Set(f, nft.Route{Endpoints: endpoints})
+}
+
 // world gives a state of so many Services, each with so many endpoints.
 func world(family nft.Family, services, each int) nft.State {
 	s := nft.NewState()
 	for i := range services {
 		f := web(family, i)
 		s.Addrs[nft.ClusterIPs][f.Addr] = true
-		s.Balance(f, endpoints(family, i*each, each))
+		balance(s, f, endpoints(family, i*each, each))
 	}
 	return s
 }
@@ -72,15 +78,15 @@ func randomWorld(r *rand.Rand, family nft.Family) nft.State {
 		if r.IntN(4) == 0 {
 			continue
 		}
-		s.Addrs[nft.ClusterIPs][vip(family, i)] = true
+		s.Addrs[[]nft.AddrSet{nft.ClusterIPs, nft.ExternalIPs, nft.NodePortIPs, nft.NodeIPs}[r.IntN(4)]][vip(family, i)] = true
 		for _, p := range nft.Protocols() {
-			if r.IntN(2) == 0 {
-				continue
-			}
 			f := nft.Frontend{Addr: vip(family, i), Protocol: p.Number, Port: uint16(80 + r.IntN(2))}
-			pool := endpoints(family, 0, 12)
-			r.Shuffle(len(pool), func(a, b int) { pool[a], pool[b] = pool[b], pool[a] })
-			s.Balance(f, pool[:r.IntN(7)])
+			if r.IntN(3) == 0 {
+				f = nft.Frontend{Protocol: p.Number, Port: uint16(30000 + r.IntN(3))}
+			}
+			if r.IntN(3) > 0 {
+				s.Set(f, randomRoute(r, s, family, f))
+			}
 		}
 	}
 	for i := range 5 {
@@ -96,6 +102,32 @@ func randomWorld(r *rand.Rand, family nft.Family) nft.State {
 		}
 	}
 	return s
+}
+
+// randomRoute draws a route of any kind, and the affinity that it belongs to.
+func randomRoute(r *rand.Rand, s nft.State, family nft.Family, f nft.Frontend) nft.Route {
+	pool := endpoints(family, 0, 12)
+	r.Shuffle(len(pool), func(a, b int) { pool[a], pool[b] = pool[b], pool[a] })
+	all := pool[:r.IntN(7)]
+	route := nft.Route{Endpoints: all, Local: all[:r.IntN(len(all)+1)]}
+	route.NodePort = !f.Addr.IsValid()
+	route.External = route.NodePort || r.IntN(2) == 0
+	route.Entry.Local = r.IntN(2) == 0
+	if route.External && !route.NodePort && r.IntN(2) == 0 {
+		route.Guarded, route.Sources = true, ranges(family, 16, 3)[:1+r.IntN(3)]
+	}
+	if r.IntN(3) == 0 {
+		id := nft.AffinityID(fmt.Sprint(f.Protocol, r.IntN(3)))
+		a, known := s.Affinities[id]
+		if !known {
+			a = nft.Affinity{ID: id, Protocol: f.Protocol, Seconds: []uint32{5, 10800}[r.IntN(2)], Local: r.IntN(2) == 0}
+			s.Pin(a, all, route.Local)
+		}
+		if a.Local || !route.Entry.Local {
+			route.Affinity = a
+		}
+	}
+	return route
 }
 
 // ranges gives disjoint sorted prefixes, no two of them halves of one, the last one

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -99,25 +100,34 @@ func (w *elementWriter) write(c Changes) (Operations, error) {
 	if err := w.writeRanges(c.Ranges, &done); err != nil {
 		return done, err
 	}
-	for steps := c.Steps; len(steps) > 0; {
+	for _, steps := range [][]Step{c.First, c.Steps, c.Last} {
+		if err := w.writeInParts(steps, &done); err != nil {
+			return done, err
+		}
+	}
+	return done, w.writeRanges(c.RangesLast, &done)
+}
+
+func (w *elementWriter) writeInParts(steps []Step, done *Operations) error {
+	for len(steps) > 0 {
 		n, size := 1, steps[0].Size()
 		for n < len(steps) && size+steps[n].Size() <= elementsPerTransaction {
 			size += steps[n].Size()
 			n++
 		}
-		if err := w.writeSteps(steps[:n], &done); err != nil {
-			return done, err
+		if err := w.writeSteps(steps[:n], done); err != nil {
+			return err
 		}
 		steps = steps[n:]
 	}
-	return done, w.writeRanges(c.RangesLast, &done)
+	return nil
 }
 
 func (w *elementWriter) writeSteps(steps []Step, done *Operations) error {
 	deletes, adds := map[string][]nftables.SetElement{}, map[string][]nftables.SetElement{}
 	for _, s := range steps {
 		for _, e := range s.Delete {
-			deletes[e.Set] = append(deletes[e.Set], nftables.SetElement{Key: keyOf(e)})
+			deletes[e.Set] = append(deletes[e.Set], nftables.SetElement{Key: keyOf(e), KeyEnd: keyEndOf(e)})
 		}
 		for _, e := range s.Add {
 			adds[e.Set] = append(adds[e.Set], w.element(e))
@@ -185,13 +195,54 @@ func (w *elementWriter) remove(strays []stray) (Operations, error) {
 	var done Operations
 	deletes := map[string][]nftables.SetElement{}
 	for _, e := range strays {
-		deletes[e.set] = append(deletes[e.set], nftables.SetElement{Key: e.key})
+		deletes[e.set] = append(deletes[e.set], nftables.SetElement{Key: e.key, KeyEnd: e.keyEnd})
 	}
 	if err := w.each(deletes, w.conn.SetDeleteElements); err != nil {
 		return done, fmt.Errorf("encode elements of others: %w", err)
 	}
 	done.Deleted = len(strays)
 	return done, w.flush(&done)
+}
+
+// deleteSome deletes those of these elements that are there: others may be gone by the
+// time, or were never there. A transaction with one of them fails as a whole, so it is
+// halved until it is found.
+func (w *elementWriter) deleteSome(set string, addrs []netip.Addr) (Operations, error) {
+	var done Operations
+	var keys []nftables.SetElement
+	for _, a := range addrs {
+		keys = append(keys, nftables.SetElement{Key: a.AsSlice()})
+	}
+	for len(keys) > 0 {
+		n := min(len(keys), elementsPerMessage)
+		if err := w.deleteHalves(set, keys[:n], &done); err != nil {
+			return done, err
+		}
+		keys = keys[n:]
+	}
+	return done, nil
+}
+
+func (w *elementWriter) deleteHalves(set string, keys []nftables.SetElement, done *Operations) error {
+	if err := w.conn.SetDeleteElements(w.set(set), keys); err != nil {
+		return fmt.Errorf("encode elements to delete: %w", err)
+	}
+	err := w.flush(done)
+	if err == nil {
+		done.Deleted += len(keys)
+		return nil
+	}
+	if !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	if len(keys) == 1 {
+		return nil
+	}
+	half := len(keys) / 2
+	if err := w.deleteHalves(set, keys[:half], done); err != nil {
+		return err
+	}
+	return w.deleteHalves(set, keys[half:], done)
 }
 
 // intervals spells disjoint sorted prefixes as the kernel wants them: an element
@@ -225,11 +276,14 @@ func lastOf(p netip.Prefix) netip.Addr {
 
 // element spells an element with its value.
 func (w *elementWriter) element(e Element) nftables.SetElement {
-	el := nftables.SetElement{Key: keyOf(e)}
+	el := nftables.SetElement{Key: keyOf(e), KeyEnd: keyEndOf(e)}
 	switch {
 	case e.Chain != "":
 		el.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Chain}
-	case e.Endpoint.IsValid():
+		if RouteMap(e.Set).Returns() {
+			el.VerdictData.Kind = expr.VerdictJump
+		}
+	case e.Endpoint.IsValid() && !isMemberSet(e.Set):
 		el.Val = appendPort(appendAddr(nil, e.Endpoint.Addr()), e.Endpoint.Port())
 	}
 	return el
@@ -237,33 +291,44 @@ func (w *elementWriter) element(e Element) nftables.SetElement {
 
 // keyOf spells the key. Every part of a concatenation is padded to 4 bytes, as in the
 // kernel's registers. The slot is compared with what numgen gives: a number in the
-// machine's byte order.
+// machine's byte order. A NodePort has no address in its key.
 func keyOf(e Element) []byte {
-	b := make([]byte, 0, 32)
-	b = appendAddr(b, e.Frontend.Addr)
+	b := make([]byte, 0, 40)
+	_, empty := emptySetOf(e.Set)
 	switch {
+	case isMemberSet(e.Set):
+		return appendPort(appendAddr(b, e.Endpoint.Addr()), e.Endpoint.Port())
 	case e.Set == string(Hairpins):
-		b = appendAddr(b, e.Frontend.Addr)
+		return appendAddr(appendAddr(b, e.Frontend.Addr), e.Frontend.Addr)
+	case e.Set == AllowedSources:
+		return appendAddr(appendFrontend(b, e.Frontend), e.Source.Masked().Addr())
 	case e.Endpoint.IsValid():
-		b = appendPort(b, e.Frontend.Port)
-		b = binary.NativeEndian.AppendUint32(b, uint32(e.Slot))
-	case e.Chain != "" || e.Set == NoEndpoints:
-		b = append(b, e.Frontend.Protocol, 0, 0, 0)
-		b = appendPort(b, e.Frontend.Port)
-	case e.Frontend.Protocol != 0:
-		b = appendPort(b, e.Frontend.Port)
+		b = appendPort(appendAddr(b, e.Frontend.Addr), e.Frontend.Port)
+		return binary.NativeEndian.AppendUint32(b, uint32(e.Slot))
+	case e.Chain != "" || empty:
+		return appendFrontend(b, e.Frontend)
+	case e.Frontend.Protocol == 0:
+		return appendAddr(b, e.Frontend.Addr)
+	case !e.Frontend.Addr.IsValid():
+		return binary.BigEndian.AppendUint16(b, e.Frontend.Port) // no concatenation, no padding
 	}
-	return b
+	return appendPort(appendAddr(b, e.Frontend.Addr), e.Frontend.Port)
 }
 
-func appendAddr(b []byte, a netip.Addr) []byte {
-	if a.Is4() {
-		v := a.As4()
-		return append(b, v[:]...)
+// keyEndOf spells the end of a range of keys, for elements that are ranges.
+func keyEndOf(e Element) []byte {
+	if e.Set != AllowedSources {
+		return nil
 	}
-	v := a.As16()
-	return append(b, v[:]...)
+	return appendAddr(appendFrontend(nil, e.Frontend), lastOf(e.Source))
 }
+
+func appendFrontend(b []byte, f Frontend) []byte {
+	b = append(appendAddr(b, f.Addr), f.Protocol, 0, 0, 0)
+	return appendPort(b, f.Port)
+}
+
+func appendAddr(b []byte, a netip.Addr) []byte { return append(b, a.AsSlice()...) }
 
 func appendPort(b []byte, port uint16) []byte {
 	b = binary.BigEndian.AppendUint16(b, port)

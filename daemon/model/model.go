@@ -57,7 +57,24 @@ type Service struct {
 	Created int64
 	// ClusterIPs holds at most one address of each family.
 	ClusterIPs []netip.Addr
-	Ports      []ServicePort
+	// ExternalIPs are of both families, distinct.
+	ExternalIPs []netip.Addr
+	// LoadBalancerIPs are those of status.loadBalancer that the node answers for
+	// itself: of mode VIP. They are of both families, distinct.
+	LoadBalancerIPs []netip.Addr
+	// SourceRanges are those that may reach LoadBalancerIPs, as the Service lists
+	// them: they may overlap. Without one of a family, all sources of it may.
+	SourceRanges []netip.Prefix
+	// ExternalLocal and InternalLocal say that the policy for traffic to NodePorts,
+	// external and load balancer IPs, or to ClusterIPs, is Local.
+	ExternalLocal, InternalLocal bool
+	// Affinity is how long a client that is idle stays with its endpoint, in seconds;
+	// 0: there is no session affinity.
+	Affinity uint32
+	// HealthCheckNodePort is where load balancers ask for local endpoints; 0: nowhere.
+	// Only a Service of type LoadBalancer whose external policy is Local has one.
+	HealthCheckNodePort uint16
+	Ports               []ServicePort
 }
 
 // A ServicePort is one port of a Service.
@@ -65,6 +82,7 @@ type ServicePort struct {
 	Name     string
 	Protocol Protocol
 	Port     uint16
+	NodePort uint16 // 0: none
 }
 
 // An EndpointSlice is a part of the endpoints of a Service, of one family.
@@ -74,6 +92,9 @@ type EndpointSlice struct {
 	Ports   []SlicePort
 	// Endpoints holds the first address of each endpoint.
 	Endpoints []Endpoint
+	// Triggered is when the change of a pod or Service was seen that this state of the
+	// slice follows from, in Unix nanoseconds; 0 if the slice does not say.
+	Triggered int64
 }
 
 // A SlicePort is a port that every endpoint of a slice has.
@@ -88,7 +109,11 @@ type Endpoint struct {
 	Addr                        netip.Addr
 	Node                        string // empty: unknown, never local
 	Ready, Serving, Terminating bool
+	Hints                       *Hints // nil: none
 }
+
+// Hints say whom an endpoint is meant for. They are shared between endpoints.
+type Hints struct{ Zones, Nodes []string }
 
 // A Node is the node that the daemon runs on.
 type Node struct {
@@ -96,6 +121,11 @@ type Node struct {
 	PodCIDRs []netip.Prefix
 	// Addrs holds the node's InternalIPs, then its ExternalIPs.
 	Addrs []netip.Addr
+	// Zone is the label topology.kubernetes.io/zone; empty: unknown.
+	Zone string
+	// Leaving says that the node is being deleted, or has the taint
+	// ToBeDeletedByClusterAutoscaler.
+	Leaving bool
 }
 
 // A ServiceCIDR is a range that ClusterIPs are allocated from.

@@ -2,168 +2,151 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
-	"net"
-	"net/http"
-	"time"
+	"io"
+	"runtime"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
 
-	"onerule/daemon"
-	"onerule/daemon/plan"
-	"onerule/daemon/source"
-	"onerule/nft"
+	"onerule/daemon/config"
 )
-
-// bindRetry is how often an address that is taken is tried again, as kube-proxy
-// does.
-const bindRetry = 5 * time.Second
 
 // seeHelp ends what is said of a command line that is wrong.
 const seeHelp = "(oneruled --help lists the flags)"
 
-func command(version string) *cobra.Command {
-	var o options
+// helpWidth is how long the lines of the help are at most.
+const helpWidth = 100
+
+// oomScoreFile is where the kernel reads how gladly to end this process.
+const oomScoreFile = "/proc/self/oom_score_adj"
+
+// Actions are what the program does once it knows what is asked for.
+type actions struct {
+	// start serves until the context ends.
+	start func(context.Context, job) error
+	// initialize does what --init-only asks for. It looks first whether the node can
+	// be served at all.
+	initialize func(context.Context, job) error
+	// cleanup does what --cleanup asks for.
+	cleanup func(context.Context, job) error
+}
+
+// A job is what an action is about.
+type job struct {
+	config.Settings
+	flags   *config.Flags
+	version string
+	log     logr.Logger
+}
+
+func command(version string, does actions) *cobra.Command {
+	flags := config.NewFlags()
 	cmd := &cobra.Command{
-		Use:   "oneruled",
+		Use:   "oneruled [flags]",
 		Short: "answer for Services on this node, with constant nftables rules",
 		Long: `oneruled translates the addresses of Services to those of their endpoints, in
 nftables. Its rules are constant: every change is an element of a map.
 
 It reads Services and EndpointSlices from an API server (--kubeconfig, or the
 service account of the pod it runs in), or from files (--manifests). Stopping it
-changes nothing: connections and translation go on.`,
+changes nothing: connections and translation go on. The flags and the configuration
+file of kube-proxy work as they are.`,
 		Example: `  oneruled --manifests /etc/onerule --cluster-cidr 10.244.0.0/16
-  oneruled --kubeconfig /etc/kubernetes/proxy.conf --hostname-override node-1`,
-		Version:       version,
+  oneruled --kubeconfig /etc/kubernetes/proxy.conf --hostname-override node-1
+  oneruled --config /var/lib/kube-proxy/config.conf`,
 		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), version)
+			return runAsked(cmd, flags, version, does)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
 		return fmt.Errorf("%w %s", err, seeHelp)
 	})
-	o.register(cmd.Flags())
-	logging := flag.NewFlagSet("", flag.ContinueOnError)
-	klog.InitFlags(logging)
-	for _, name := range []string{"v", "vmodule"} {
-		cmd.Flags().AddGoFlag(logging.Lookup(name))
-	}
+	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd, flags) })
+	flags.Register(cmd.Flags())
 	return cmd
 }
 
-// noArguments refuses arguments: what is asked for is said by flags.
+func help(to io.Writer, cmd *cobra.Command, flags *config.Flags) {
+	fmt.Fprintf(to, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\n%s", cmd.Long, cmd.Use, cmd.Example, flags.Usage(helpWidth))
+}
+
+// noArguments refuses arguments: what is asked for is said by flags. Empty ones are
+// what shell scripts leave of unset variables.
 func noArguments(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q %s", args[0], seeHelp)
+	for _, arg := range args {
+		if arg != "" {
+			return fmt.Errorf("unexpected argument %q %s", arg, seeHelp)
+		}
 	}
 	return nil
 }
 
-// run does what the flags ask for until ctx ends.
-func (o *options) run(ctx context.Context, version string) error {
-	s, err := o.settle()
+// runAsked does what the flags ask for.
+func runAsked(cmd *cobra.Command, flags *config.Flags, version string, does actions) error {
+	asked, err := flags.Version()
 	if err != nil {
 		return err
 	}
-	found, err := nft.Probe(ctx)
-	if err != nil {
-		return err
-	}
-	daemon.SpareMemory()
-	log := klog.Background()
-	feed, err := o.source(s, version, log)
-	if err != nil {
-		return err
-	}
-	d, err := daemon.New(daemon.Config{
-		Plan:          plan.Config{NodeName: s.node, ClusterCIDRs: s.clusterCIDRs},
-		Families:      s.families,
-		MasqueradeBit: o.masqueradeBit,
-		MasqueradeAll: o.masqueradeAll,
-		Version:       version,
-		Log:           log,
-	})
-	if err != nil {
-		return err
-	}
-	log.Info("oneruled begins", "version", version, "node", s.node, "kernel", found.Kernel, "nft", found.Nft, "families", fmt.Sprint(s.families))
-	if len(s.clusterCIDRs) == 0 && !o.masqueradeAll {
-		log.Info("no --cluster-cidr: nothing that goes to a ClusterIP is masqueraded")
-	}
-	return together(ctx,
-		d.Run,
-		func(ctx context.Context) error { return feed(ctx, d) },
-		func(ctx context.Context) error { return serve(ctx, log, s.healthz, d.HealthHandler()) },
-		func(ctx context.Context) error { return serve(ctx, log, s.metrics, d.MetricsHandler()) },
-	)
-}
-
-// source gives what delivers objects to the daemon.
-func (o *options) source(s settled, version string, log logr.Logger) (func(context.Context, source.Sink) error, error) {
-	if o.manifests != "" {
-		return source.Manifests{Dir: o.manifests, Node: s.node, Log: log}.Run, nil
-	}
-	client, err := source.Connect(source.Connection{
-		Kubeconfig:  o.kubeconfig,
-		Master:      o.master,
-		ContentType: o.contentType,
-		QPS:         o.qps,
-		Burst:       o.burst,
-		UserAgent:   "oneruled/" + version,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("neither --manifests nor a way to the API server: %w", err)
-	}
-	return source.API{Client: client, Node: s.node, Log: log}.Run, nil
-}
-
-// together runs parts until the first one ends, and gives its error.
-func together(ctx context.Context, parts ...func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ends := make(chan error, len(parts))
-	for _, part := range parts {
-		go func() { ends <- part(ctx) }()
-	}
-	var errs []error
-	for range parts {
-		errs = append(errs, <-ends)
-		cancel()
-	}
-	return errors.Join(errs...)
-}
-
-// serve answers on an address until ctx ends. An address that is taken is tried
-// again: the tables matter more.
-func serve(ctx context.Context, log logr.Logger, address string, h http.Handler) error {
-	if address == "" {
-		<-ctx.Done()
+	if asked != "" {
+		printVersion(cmd.OutOrStdout(), version, asked)
 		return nil
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
-	for {
-		var listen net.ListenConfig
-		l, err := listen.Listen(ctx, "tcp", address)
-		if err == nil {
-			err = server.Serve(l)
-		}
-		if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
-			return nil
-		}
-		log.Error(err, "cannot answer, trying again", "address", address, "after", bindRetry)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(bindRetry):
-		}
+	s, err := flags.Settings()
+	if err != nil {
+		return err
 	}
+	if err := s.ApplyLogging(); err != nil {
+		return err
+	}
+	j := job{Settings: s, flags: flags, version: version, log: klog.Background()}
+	warn(j.log, s)
+	return j.do(cmd.Context(), does)
+}
+
+func printVersion(to io.Writer, version, asked string) {
+	if asked == "raw" {
+		fmt.Fprintf(to, "oneruled version %s, %s, %s/%s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		return
+	}
+	fmt.Fprintf(to, "oneruled version %s\n", version)
+}
+
+// warn logs what is accepted and may have another effect than expected.
+func warn(log logr.Logger, s config.Settings) {
+	for _, line := range s.Warnings {
+		log.Info(line)
+	}
+}
+
+// do chooses the action.
+func (j job) do(ctx context.Context, does actions) error {
+	switch {
+	case j.flags.WriteConfigTo != "":
+		if err := j.Write(j.flags.WriteConfigTo); err != nil {
+			return err
+		}
+		j.log.Info("configuration written", "file", j.flags.WriteConfigTo)
+		return nil
+	case j.flags.Cleanup:
+		return only(ctx, j, "--cleanup", does.cleanup)
+	case j.flags.InitOnly:
+		return only(ctx, j, "--init-only", does.initialize)
+	}
+	return does.start(ctx, j)
+}
+
+// only does what a flag asks for instead of serving.
+func only(ctx context.Context, j job, flag string, does func(context.Context, job) error) error {
+	if does == nil {
+		return fmt.Errorf("%s: it is not built in", flag)
+	}
+	if err := does(ctx, j); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return nil
 }

@@ -9,16 +9,22 @@ import (
 	"os/signal"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // version is set by the build.
 var version = "devel"
 
-func main() {
+func main() { os.Exit(run()) }
+
+func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	if err := command(version).ExecuteContext(ctx); err != nil {
+	defer klog.Flush()
+	if err := command(version, actions{start: start}).ExecuteContext(ctx); err != nil {
+		klog.Flush()
 		fmt.Fprintf(os.Stderr, "oneruled: %v\n", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }

@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -19,28 +17,36 @@ type Ledger struct {
 	slices   map[model.Name]map[string]*model.EndpointSlice // by Service, then by slice
 	parents  map[model.Name]model.Name                      // the Service of each slice
 	cidrs    map[string]*model.ServiceCIDR
+	node     model.Node // the zero value: not known
 
 	plans  map[model.Name]Service
 	owners map[Frontend]model.Name
 	// losers holds the Services that claim a frontend of another one's, in order.
-	losers     map[Frontend][]model.Name
-	clusterIPs map[netip.Addr]int // number of Services that use it
-	hairpins   map[netip.Addr]int
+	losers      map[Frontend][]model.Name
+	clusterIPs  map[netip.Addr]int // number of Services that use it
+	externalIPs map[netip.Addr]int
+	hairpins    map[netip.Addr]int
+	// checks holds the Services that claim a healthCheckNodePort, in order.
+	checks  map[uint16][]model.Name
+	noLocal map[Family]NoLocal
 }
 
 // NewLedger gives an empty ledger.
 func NewLedger(cfg Config) *Ledger {
 	return &Ledger{
-		cfg:        cfg,
-		services:   map[model.Name]*model.Service{},
-		slices:     map[model.Name]map[string]*model.EndpointSlice{},
-		parents:    map[model.Name]model.Name{},
-		cidrs:      map[string]*model.ServiceCIDR{},
-		plans:      map[model.Name]Service{},
-		owners:     map[Frontend]model.Name{},
-		losers:     map[Frontend][]model.Name{},
-		clusterIPs: map[netip.Addr]int{},
-		hairpins:   map[netip.Addr]int{},
+		cfg:         cfg,
+		services:    map[model.Name]*model.Service{},
+		slices:      map[model.Name]map[string]*model.EndpointSlice{},
+		parents:     map[model.Name]model.Name{},
+		cidrs:       map[string]*model.ServiceCIDR{},
+		plans:       map[model.Name]Service{},
+		owners:      map[Frontend]model.Name{},
+		losers:      map[Frontend][]model.Name{},
+		clusterIPs:  map[netip.Addr]int{},
+		externalIPs: map[netip.Addr]int{},
+		hairpins:    map[netip.Addr]int{},
+		checks:      map[uint16][]model.Name{},
+		noLocal:     map[Family]NoLocal{},
 	}
 }
 
@@ -50,11 +56,13 @@ type Applied struct {
 	Touched Keys
 	// Noted holds the notes on Services whose notes may have changed.
 	Noted map[model.Name][]model.Note
+	// HealthChecks says that HealthChecks gives something else now.
+	HealthChecks bool
 }
 
 // Apply takes changes in and plans the Services that they concern again.
 func (l *Ledger) Apply(changes []model.Change) Applied {
-	a := Applied{Touched: NewKeys(), Noted: map[model.Name][]model.Note{}}
+	a := newApplied()
 	dirty := map[model.Name]bool{}
 	for _, c := range changes {
 		switch c.Key.Kind {
@@ -68,12 +76,56 @@ func (l *Ledger) Apply(changes []model.Change) Applied {
 		case model.KindServiceCIDR:
 			l.setCIDR(c)
 			a.Touched.Ranges = true
+		case model.KindNode:
+			l.setNode(c, dirty)
 		}
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(dirty), model.Name.Compare) {
-		l.replan(name, &a)
-	}
+	l.replanAll(dirty, &a)
 	return a
+}
+
+// Reconfigure plans everything again, with another configuration.
+func (l *Ledger) Reconfigure(cfg Config) Applied {
+	a := newApplied()
+	a.Touched.Ranges = true
+	l.cfg = cfg
+	dirty := map[model.Name]bool{}
+	for name := range l.services {
+		dirty[name] = true
+	}
+	l.replanAll(dirty, &a)
+	return a
+}
+
+func newApplied() Applied {
+	return Applied{Touched: NewKeys(), Noted: map[model.Name][]model.Note{}}
+}
+
+func (l *Ledger) replanAll(dirty map[model.Name]bool, a *Applied) {
+	for _, name := range slices.SortedFunc(maps.Keys(dirty), model.Name.Compare) {
+		l.replan(name, a)
+	}
+}
+
+// setNode names the Services whose plan depends on what changed.
+func (l *Ledger) setNode(c model.Change, dirty map[model.Name]bool) {
+	if c.Key.Name.Name != l.cfg.NodeName {
+		return
+	}
+	var now model.Node
+	if c.Node != nil {
+		now = *c.Node
+	}
+	zone, addrs := now.Zone != l.node.Zone, !slices.Equal(now.Addrs, l.node.Addrs)
+	l.node = now
+	if !zone && !addrs {
+		return
+	}
+	for name, p := range l.plans {
+		if zone && p.hinted || addrs && p.guarded {
+			dirty[name] = true
+		}
+	}
 }
 
 func (l *Ledger) setService(c model.Change) {
@@ -121,7 +173,7 @@ func (l *Ledger) replan(name model.Name, a *Applied) {
 	var now Service
 	s := l.services[name]
 	if s != nil {
-		now = ForService(l.cfg, s, l.slicesOf(name))
+		now = ForService(l.cfg, l.node, s, l.slicesOf(name))
 	}
 	before := l.outcomes(old.Decisions, now.Decisions)
 	for _, d := range old.Decisions {
@@ -135,10 +187,22 @@ func (l *Ledger) replan(name model.Name, a *Applied) {
 	for _, d := range now.Decisions {
 		l.claim(d.Frontend, name)
 	}
+	l.compare(name, before, a)
+	count(l.clusterIPs, old.ClusterIPs, now.ClusterIPs, a.Touched.Addrs)
+	count(l.externalIPs, old.ExternalIPs, now.ExternalIPs, a.Touched.Addrs)
+	count(l.hairpins, old.Hairpins, now.Hairpins, a.Touched.Addrs)
+	touchAffinities(old.Affinities, now.Affinities, a.Touched.Affinities)
+	l.check(name, old, now, a)
+	l.sumNoLocal(old.NoLocal, now.NoLocal)
+}
+
+// compare names the frontends that have another outcome, and the Services whose notes
+// may be others.
+func (l *Ledger) compare(name model.Name, before map[Frontend]outcome, a *Applied) {
 	concerned := map[model.Name]bool{name: true}
 	for f, was := range before {
-		endpoints, ours := l.endpoints(f)
-		if was.ours != ours || !slices.Equal(was.endpoints, endpoints) {
+		d, ours := l.decision(f)
+		if was.ours != ours || !was.decision.equal(d) {
 			a.Touched.Frontends[f] = true
 		}
 		concerned[l.owners[f]] = true
@@ -146,13 +210,39 @@ func (l *Ledger) replan(name model.Name, a *Applied) {
 			concerned[loser] = true
 		}
 	}
-	count(l.clusterIPs, old.ClusterIPs, now.ClusterIPs, a.Touched.Addrs)
-	count(l.hairpins, old.Hairpins, now.Hairpins, a.Touched.Addrs)
 	delete(concerned, model.Name{}) // a frontend that nobody holds any more
 	for n := range concerned {
 		a.Noted[n] = l.notes(n)
 	}
 }
+
+func touchAffinities(old, now map[ServicePort]Affinity, touched map[ServicePort]bool) {
+	for port, a := range now {
+		if was, ok := old[port]; !ok || !was.equal(a) {
+			touched[port] = true
+		}
+	}
+	for port := range old {
+		if _, ok := now[port]; !ok {
+			touched[port] = true
+		}
+	}
+}
+
+func (l *Ledger) sumNoLocal(old, now map[Family]NoLocal) {
+	for _, f := range []Family{IPv4, IPv6} {
+		sum := l.noLocal[f]
+		sum.Internal += now[f].Internal - old[f].Internal
+		sum.External += now[f].External - old[f].External
+		if l.noLocal[f] = sum; sum == (NoLocal{}) {
+			delete(l.noLocal, f)
+		}
+	}
+}
+
+// NoLocal gives how many service ports a Local policy leaves without endpoints on this
+// node.
+func (l *Ledger) NoLocal(f Family) NoLocal { return l.noLocal[f] }
 
 func (l *Ledger) slicesOf(name model.Name) []*model.EndpointSlice {
 	parts := l.slices[name]
@@ -164,91 +254,36 @@ func (l *Ledger) slicesOf(name model.Name) []*model.EndpointSlice {
 }
 
 type outcome struct {
-	endpoints []netip.AddrPort
-	ours      bool
+	decision Decision
+	ours     bool
 }
 
 func (l *Ledger) outcomes(lists ...[]Decision) map[Frontend]outcome {
 	m := map[Frontend]outcome{}
 	for _, list := range lists {
 		for _, d := range list {
-			endpoints, ours := l.endpoints(d.Frontend)
-			m[d.Frontend] = outcome{endpoints, ours}
+			decision, ours := l.decision(d.Frontend)
+			m[d.Frontend] = outcome{decision, ours}
 		}
 	}
 	return m
 }
 
-// endpoints gives what the owner of a frontend decided for it.
-func (l *Ledger) endpoints(f Frontend) ([]netip.AddrPort, bool) {
+// decision gives what the owner of a frontend decided for it.
+func (l *Ledger) decision(f Frontend) (Decision, bool) {
 	owner, ours := l.owners[f]
 	if !ours {
-		return nil, false
+		return Decision{}, false
 	}
-	decisions := l.plans[owner].Decisions
-	i, found := slices.BinarySearchFunc(decisions, f, func(d Decision, f Frontend) int { return d.Frontend.Compare(f) })
+	return l.plans[owner].decision(f)
+}
+
+func (s Service) decision(f Frontend) (Decision, bool) {
+	i, found := slices.BinarySearchFunc(s.Decisions, f, func(d Decision, f Frontend) int { return d.Frontend.Compare(f) })
 	if !found {
-		return nil, false
+		return Decision{}, false
 	}
-	return decisions[i].Endpoints, true
-}
-
-// claim gives a frontend to a Service unless an older one holds it; at equal age
-// the lower name does. So the order in which objects arrive decides nothing.
-func (l *Ledger) claim(f Frontend, name model.Name) {
-	holder, held := l.owners[f]
-	if !held {
-		l.owners[f] = name
-		return
-	}
-	loser := name
-	if l.older(name, holder) < 0 {
-		l.owners[f] = name
-		loser = holder
-	}
-	l.losers[f] = append(l.losers[f], loser)
-	slices.SortFunc(l.losers[f], l.older)
-}
-
-// release takes a Service's claim back. The next in order inherits the frontend.
-func (l *Ledger) release(f Frontend, name model.Name) {
-	losers := l.losers[f]
-	switch {
-	case l.owners[f] != name:
-		losers = slices.DeleteFunc(losers, func(n model.Name) bool { return n == name })
-	case len(losers) == 0:
-		delete(l.owners, f)
-	default:
-		l.owners[f], losers = losers[0], losers[1:]
-	}
-	if len(losers) == 0 {
-		delete(l.losers, f)
-		return
-	}
-	l.losers[f] = losers
-}
-
-// older compares the ages that the plans were made with, not those of the facts: in a
-// batch the facts are ahead of the claims of the Services that are planned later, and
-// owners and losers would be in no order.
-func (l *Ledger) older(x, y model.Name) int {
-	return cmp.Or(cmp.Compare(l.plans[x].Created, l.plans[y].Created), x.Compare(y))
-}
-
-func (l *Ledger) notes(name model.Name) []model.Note {
-	var notes []model.Note
-	for _, d := range l.plans[name].Decisions {
-		owner := l.owners[d.Frontend]
-		if owner == name {
-			continue
-		}
-		notes = append(notes, model.Note{
-			Reason: model.ReasonDuplicateFrontend,
-			Field:  "spec.clusterIPs",
-			Detail: fmt.Sprintf("%s %s is held by Service %s", netip.AddrPortFrom(d.Frontend.Addr, d.Frontend.Port), d.Frontend.Protocol, owner),
-		})
-	}
-	return notes
+	return s.Decisions[i], true
 }
 
 // count moves a Service's uses of addresses and names those that begin or cease to
@@ -277,16 +312,24 @@ func count(uses map[netip.Addr]int, old, now []netip.Addr, touched map[netip.Add
 func (l *Ledger) Decide(k Keys) Outcome {
 	out := newOutcome()
 	for f := range k.Frontends {
-		if endpoints, ours := l.endpoints(f); ours {
-			out.Decisions[f] = endpoints
+		if d, ours := l.decision(f); ours {
+			out.Decisions[f] = d
 		}
 	}
 	for addr := range k.Addrs {
 		if l.clusterIPs[addr] > 0 {
 			out.ClusterIPs[addr] = true
 		}
+		if l.externalIPs[addr] > 0 {
+			out.ExternalIPs[addr] = true
+		}
 		if l.hairpins[addr] > 0 {
 			out.Hairpins[addr] = true
+		}
+	}
+	for port := range k.Affinities {
+		if a, ours := l.plans[port.Service].Affinities[port]; ours {
+			out.Affinities[port] = a
 		}
 	}
 	if k.Ranges {
@@ -306,16 +349,7 @@ func (l *Ledger) decideRanges(out *Outcome) {
 
 // All names every outcome that there is.
 func (l *Ledger) All() Keys {
-	k := NewKeys()
-	for f := range l.owners {
-		k.Frontends[f] = true
-	}
-	for addr := range l.clusterIPs {
-		k.Addrs[addr] = true
-	}
-	for addr := range l.hairpins {
-		k.Addrs[addr] = true
-	}
+	k := l.Of(func(model.Name) bool { return true })
 	k.Ranges = true
 	return k
 }
@@ -330,8 +364,13 @@ func (l *Ledger) Of(match func(model.Name) bool) Keys {
 		for _, d := range p.Decisions {
 			k.Frontends[d.Frontend] = true
 		}
-		for _, addr := range slices.Concat(p.ClusterIPs, p.Hairpins) {
-			k.Addrs[addr] = true
+		for _, list := range [][]netip.Addr{p.ClusterIPs, p.ExternalIPs, p.Hairpins} {
+			for _, addr := range list {
+				k.Addrs[addr] = true
+			}
+		}
+		for port := range p.Affinities {
+			k.Affinities[port] = true
 		}
 	}
 	return k
@@ -339,8 +378,23 @@ func (l *Ledger) Of(match func(model.Name) bool) Keys {
 
 func newOutcome() Outcome {
 	return Outcome{
-		Decisions:  map[Frontend][]netip.AddrPort{},
-		ClusterIPs: map[netip.Addr]bool{},
-		Hairpins:   map[netip.Addr]bool{},
+		Decisions:   map[Frontend]Decision{},
+		ClusterIPs:  map[netip.Addr]bool{},
+		ExternalIPs: map[netip.Addr]bool{},
+		Hairpins:    map[netip.Addr]bool{},
+		Affinities:  map[ServicePort]Affinity{},
 	}
+}
+
+// equal compares all that a decision says.
+func (d Decision) equal(o Decision) bool {
+	return d.Frontend == o.Frontend && d.Kind == o.Kind && d.Local == o.Local && d.Guarded == o.Guarded &&
+		d.Affinity == o.Affinity && d.AffinitySeconds == o.AffinitySeconds && d.AffinityLocal == o.AffinityLocal &&
+		slices.Equal(d.Endpoints, o.Endpoints) && slices.Equal(d.LocalEndpoints, o.LocalEndpoints) &&
+		slices.Equal(d.Serving, o.Serving) && slices.Equal(d.Sources, o.Sources)
+}
+
+func (a Affinity) equal(o Affinity) bool {
+	return a.Seconds == o.Seconds && a.Local == o.Local &&
+		slices.Equal(a.Endpoints, o.Endpoints) && slices.Equal(a.LocalEndpoints, o.LocalEndpoints)
 }

@@ -3,6 +3,7 @@ package plan_test
 import (
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -60,7 +61,7 @@ func TestChosenEndpoints(t *testing.T) {
 		{"A1.23: endpoints of the other family are none", []*model.EndpointSlice{slice("a", 8080, ready("fd00::1"), ready("10.0.0.1"))}, []string{"10.0.0.1:8080"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := plan.ForService(plan.Config{NodeName: "n1"}, web(), c.slices)
+			p := plan.ForService(plan.Config{NodeName: "n1"}, model.Node{}, web(), c.slices)
 			var got []string
 			for _, ep := range p.Decisions[0].Endpoints {
 				got = append(got, ep.String())
@@ -79,7 +80,7 @@ func TestPortsAreMatchedByNameAndProtocol(t *testing.T) {
 		model.ServicePort{Name: "admin", Protocol: model.TCP, Port: 81})
 	part := slice("a", 8080, ready("10.0.0.1"))
 	part.Ports = append(part.Ports, model.SlicePort{Name: "http", Protocol: model.UDP, Port: 5353})
-	p := plan.ForService(plan.Config{}, s, []*model.EndpointSlice{part})
+	p := plan.ForService(plan.Config{}, model.Node{}, s, []*model.EndpointSlice{part})
 	var got []string
 	for _, d := range p.Decisions {
 		got = append(got, fmt.Sprint(d.Frontend.Protocol, " ", d.Frontend.Port, " ", d.Endpoints))
@@ -95,8 +96,8 @@ func TestTheFirstOfTwoPortsWithOneFrontendDecides(t *testing.T) {
 	s.Ports = append(s.Ports, model.ServicePort{Name: "admin", Protocol: model.TCP, Port: 80})
 	part := slice("a", 8080, ready("10.0.0.1"))
 	part.Ports = append(part.Ports, model.SlicePort{Name: "admin", Protocol: model.TCP, Port: 9090})
-	p := plan.ForService(plan.Config{}, s, []*model.EndpointSlice{part})
-	if got, want := fmt.Sprint(p.Decisions), "[{{10.96.0.1 TCP 80} [10.0.0.1:8080]}]"; got != want {
+	p := plan.ForService(plan.Config{}, model.Node{}, s, []*model.EndpointSlice{part})
+	if got, want := decided(p), "10.96.0.1:80 TCP [10.0.0.1:8080]"; got != want {
 		t.Errorf("got decisions %s, want %s", got, want)
 	}
 }
@@ -107,12 +108,12 @@ func TestA2_4HairpinsAreChosenEndpointsOfThisNode(t *testing.T) {
 	unready := ready("10.0.0.4")
 	unready.Ready, unready.Serving = false, false
 	parts := []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.1"), far, lost, unready)}
-	p := plan.ForService(plan.Config{NodeName: "n1"}, web(), parts)
+	p := plan.ForService(plan.Config{NodeName: "n1"}, model.Node{}, web(), parts)
 	if diff := cmp.Diff([]netip.Addr{addr("10.0.0.1")}, p.Hairpins, opts()); diff != "" {
 		t.Errorf("hairpins (-want +got): %s", diff)
 	}
 	// A1.14: an endpoint without a node is local nowhere, not even on a node without a name.
-	p = plan.ForService(plan.Config{}, web(), parts)
+	p = plan.ForService(plan.Config{}, model.Node{}, web(), parts)
 	if len(p.Hairpins) > 0 {
 		t.Errorf("a node without a name has hairpins %v", p.Hairpins)
 	}
@@ -122,12 +123,21 @@ func TestA1_23EachFamilyHasItsClusterIP(t *testing.T) {
 	s := web()
 	s.ClusterIPs = append(s.ClusterIPs, addr("fd00:96::1"))
 	six := slice("b", 8080, ready("fd00::1"))
-	p := plan.ForService(plan.Config{}, s, []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.1")), six})
-	got := fmt.Sprint(p.Decisions)
-	want := "[{{10.96.0.1 TCP 80} [10.0.0.1:8080]} {{fd00:96::1 TCP 80} [[fd00::1]:8080]}]"
+	p := plan.ForService(plan.Config{}, model.Node{}, s, []*model.EndpointSlice{slice("a", 8080, ready("10.0.0.1")), six})
+	got := decided(p)
+	want := "10.96.0.1:80 TCP [10.0.0.1:8080]; [fd00:96::1]:80 TCP [[fd00::1]:8080]"
 	if got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
+}
+
+// decided gives frontends and endpoints as text.
+func decided(p plan.Service) string {
+	var list []string
+	for _, d := range p.Decisions {
+		list = append(list, fmt.Sprint(d.Frontend, " ", d.Endpoints))
+	}
+	return strings.Join(list, "; ")
 }
 
 func TestMergeGivesTheFewestDisjointPrefixes(t *testing.T) {

@@ -33,7 +33,7 @@ func openFloor(ctx context.Context, c *cluster) (*floor, error) {
 	f := &floor{ns: ns, table: &nftables.Table{Name: nft.TableName, Family: nftables.TableFamilyIPv4}}
 	state := stateOf(c)
 	// One more frontend, so that there is a set for one endpoint less.
-	state.Balance(nft.Frontend{Addr: vip(len(c.endpoints)), Protocol: unix.IPPROTO_TCP, Port: servicePort}, c.sorted(0)[1:])
+	state.Set(nft.Frontend{Addr: vip(len(c.endpoints)), Protocol: unix.IPPROTO_TCP, Port: servicePort}, nft.Route{Endpoints: c.sorted(0)[1:]})
 	if err := loadTable(ctx, ns, state); err != nil {
 		f.close()
 		return nil, err
@@ -60,7 +60,7 @@ func stateOf(c *cluster) nft.State {
 	s := nft.NewState()
 	for i := range c.endpoints {
 		s.Addrs[nft.ClusterIPs][vip(i)] = true
-		s.Balance(nft.Frontend{Addr: vip(i), Protocol: unix.IPPROTO_TCP, Port: servicePort}, c.sorted(i))
+		s.Set(nft.Frontend{Addr: vip(i), Protocol: unix.IPPROTO_TCP, Port: servicePort}, nft.Route{Endpoints: c.sorted(i)})
 	}
 	s.Ranges[nft.ServiceCIDRs] = []netip.Prefix{serviceRange()}
 	s.Ranges[nft.PodCIDRs] = []netip.Prefix{podRange()}
@@ -135,7 +135,7 @@ func (f *floor) verdict(service int) (time.Duration, error) {
 		if err := f.conn.SetDeleteElements(set, []nftables.SetElement{{Key: key}}); err != nil {
 			return err
 		}
-		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: nft.ClusterIPChain(unix.IPPROTO_TCP)}
+		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: nft.Entry{}.Chain(unix.IPPROTO_TCP)}
 		return f.conn.SetAddElements(set, []nftables.SetElement{{Key: key, VerdictData: to}})
 	})
 }

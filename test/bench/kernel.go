@@ -113,7 +113,7 @@ func appendPort(b []byte, port uint16) []byte {
 }
 
 func countSet(n int) string {
-	return nft.CountSet(nft.IPv4, unix.IPPROTO_TCP, n).Name
+	return nft.CountSet(nft.IPv4, nft.Endpoints, unix.IPPROTO_TCP, n).Name
 }
 
 // hasService checks that our table answers for a Service with exactly these

@@ -141,7 +141,7 @@ func pathState(numbers int) (nft.State, []*path) {
 		for e := range n {
 			endpoints = append(endpoints, netip.AddrPortFrom(servers(e), endpointPort))
 		}
-		s.Balance(nft.Frontend{Addr: vip(service), Protocol: unix.IPPROTO_TCP, Port: servicePort}, endpoints)
+		s.Set(nft.Frontend{Addr: vip(service), Protocol: unix.IPPROTO_TCP, Port: servicePort}, nft.Route{Endpoints: endpoints})
 		return netip.AddrPortFrom(vip(service), servicePort)
 	}
 	for i := range pathServices {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"onerule/daemon"
-	"onerule/daemon/plan"
+	"onerule/daemon/config"
 	"onerule/daemon/source"
 	"onerule/nft"
 	"onerule/test/netns"
@@ -65,11 +65,13 @@ func beSubject(args []string) error {
 	daemon.SpareMemory()
 	log := klog.Background()
 	d, err := daemon.New(daemon.Config{
-		Plan:          plan.Config{NodeName: nodeName, ClusterCIDRs: []netip.Prefix{podRange()}},
-		Families:      []nft.Family{nft.IPv4, nft.IPv6},
-		MasqueradeBit: 14,
-		Version:       "bench",
-		Log:           log,
+		Settings: config.Settings{
+			Node: nodeName, MasqueradeBit: 14, ExternalIPs: true, SyncPeriod: 30 * time.Second,
+			Detector: config.Detector{Mode: config.ClusterCIDR}, ClusterCIDRs: []netip.Prefix{podRange()},
+		},
+		Families: []nft.Family{nft.IPv4, nft.IPv6},
+		Version:  "bench",
+		Log:      log,
 		Written: func(changes int, took time.Duration) {
 			out.write(report{Written: &written{At: monotonic(), Took: took, Changes: changes}})
 		},
@@ -77,6 +79,7 @@ func beSubject(args []string) error {
 	if err != nil {
 		return err
 	}
+	d.HostAddrs(nil) // no NodePort is measured
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -103,9 +103,9 @@ func newFlipper(t *testing.T, node *netns.NS, p addr.Plan) *flipper {
 	// Bystanders bring in the rules for each number of endpoints, so that flips write
 	// elements only.
 	for n := range backends {
-		want.Balance(nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: uint16(81 + n)}, backendRange(p, n+1))
+		want.Set(nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: uint16(81 + n)}, nft.Route{Endpoints: backendRange(p, n+1)})
 	}
-	want.Balance(f.frontend, backendRange(p, backends))
+	want.Set(f.frontend, nft.Route{Endpoints: backendRange(p, backends)})
 	err := node.Do(func() (err error) {
 		if f.program, err = nft.Open(nft.Config{Family: family(p), MasqueradeBit: 14, Detector: nft.DetectCIDR}); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (f *flipper) flip(ctx context.Context) (flips int, err error) {
 	keys.Frontends[f.frontend] = true
 	for ctx.Err() == nil {
 		want := nft.NewState()
-		want.Balance(f.frontend, choices[flips%len(choices)])
+		want.Set(f.frontend, nft.Route{Endpoints: choices[flips%len(choices)]})
 		if err := f.program.Update(context.Background(), keys, want); err != nil {
 			return flips, err
 		}

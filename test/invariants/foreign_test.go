@@ -92,7 +92,7 @@ func (h *hosts) peersOf(t *testing.T, at netip.AddrPort) <-chan netip.Addr {
 func answerFor(t *testing.T, node *netns.NS, p addr.Plan) {
 	t.Helper()
 	want := nft.NewState()
-	want.Balance(nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: 80}, backendRange(p, 1))
+	want.Set(nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: 80}, nft.Route{Endpoints: backendRange(p, 1)})
 	err := node.Do(func() error {
 		program, err := nft.Open(nft.Config{Family: family(p), MasqueradeBit: 14, MasqueradeAll: true})
 		if err != nil {

@@ -9,10 +9,11 @@ import (
 	"onerule/nft"
 )
 
-// A value is what an expression gives: an address, or a number of any width.
+// A value is what an expression gives: an address, a number of any width, or a name.
 type value struct {
 	addr netip.Addr
 	num  uint32
+	name string
 }
 
 // A field reads one value of the packet. It gives false where the packet has no
@@ -128,6 +129,16 @@ func (w *words) plainField() (field, error) {
 		return field{addrKind, func(w *walk) (value, bool) { return value{addr: w.packet.Src}, true }}, nil
 	case w.take(w.family.String() + " daddr"):
 		return field{addrKind, func(w *walk) (value, bool) { return value{addr: w.packet.Dst}, true }}, nil
+	case w.take("ct original " + w.family.String() + " daddr"):
+		return field{addrKind, func(w *walk) (value, bool) { return value{addr: w.original.Dst}, true }}, nil
+	case w.take("ct original proto-dst"):
+		return number("inet_service", func(w *walk) uint32 { return uint32(w.original.Port) }), nil
+	case w.take("iifname"):
+		return field{"ifname", func(w *walk) (value, bool) { return value{name: w.packet.Iif}, true }}, nil
+	case w.take("fib saddr type"):
+		return number("fib_addrtype", func(w *walk) uint32 { return w.addrType(w.packet.Src) }), nil
+	case w.take("fib daddr type"):
+		return number("fib_addrtype", func(w *walk) uint32 { return w.addrType(w.packet.Dst) }), nil
 	case w.take("meta l4proto"):
 		return number("inet_proto", func(w *walk) uint32 { return uint32(w.packet.Protocol) }), nil
 	case w.take("meta mark"):
@@ -172,13 +183,15 @@ func (w *words) numgen() (field, error) {
 func (w *words) literal(kind string) (uint32, error) {
 	word := w.next()
 	switch kind {
-	case "ipv4_addr", "ipv6_addr":
-		return 0, fmt.Errorf("constant address %q: our rules compare addresses with sets only", word)
 	case "inet_proto":
 		for _, p := range nft.Protocols() {
 			if p.Word == word {
 				return uint32(p.Number), nil
 			}
+		}
+	case "fib_addrtype":
+		if word == "local" {
+			return typeLocal, nil
 		}
 	case "ct_status":
 		if word == "dnat" {

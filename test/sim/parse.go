@@ -46,23 +46,28 @@ type declared struct{ key, value string }
 
 func newParser(f nft.Family, sets []nft.Set, chains []nft.Chain) (parser, error) {
 	p := parser{f, map[string]declared{}, map[string]bool{}}
+	return p, p.add(sets, chains)
+}
+
+// add makes sets and chains known.
+func (p parser) add(sets []nft.Set, chains []nft.Chain) error {
 	for _, s := range sets {
 		d, err := p.declare(s)
 		if err != nil {
-			return parser{}, err
+			return err
 		}
 		if _, twice := p.sets[s.Name]; twice {
-			return parser{}, fmt.Errorf("set %s is there twice", s.Name)
+			return fmt.Errorf("set %s is there twice", s.Name)
 		}
 		p.sets[s.Name] = d
 	}
 	for _, c := range chains {
 		if p.chains[c.Name] {
-			return parser{}, fmt.Errorf("chain %s is there twice", c.Name)
+			return fmt.Errorf("chain %s is there twice", c.Name)
 		}
 		p.chains[c.Name] = true
 	}
-	return p, nil
+	return nil
 }
 
 func (p parser) declare(s nft.Set) (declared, error) {
@@ -111,6 +116,9 @@ func (p parser) rule(text string) (rule, error) {
 func (p parser) statement(w *words) (statement, error) {
 	switch {
 	case w.take("counter"):
+		if w.take("name") {
+			w.next()
+		}
 		return always(next), nil
 	case w.take("accept"):
 		return always(accept), nil
@@ -132,6 +140,10 @@ func (p parser) statement(w *words) (statement, error) {
 		return p.setMark(w)
 	case w.take(fmt.Sprintf("dnat %s addr . port to", p.family)):
 		return p.dnat(w)
+	case w.take("dnat to"):
+		return p.dnatToPin(w)
+	case w.take("update"):
+		return p.update(w)
 	}
 	return p.match(w)
 }
@@ -240,6 +252,9 @@ func (p parser) vmap(w *words, key tuple) (statement, error) {
 		if !found {
 			return verdict{code: skip}
 		}
+		if nft.RouteMap(name).Returns() {
+			return verdict{jump, chain}
+		}
 		return verdict{goTo, chain}
 	}, nil
 }
@@ -261,6 +276,12 @@ func (p parser) member(w *words, key tuple, negated bool) (statement, error) {
 func compare(w *words, key tuple, negated bool) (statement, error) {
 	if len(key) != 1 {
 		return nil, fmt.Errorf("comparison of %q with a constant", key.kinds())
+	}
+	if key[0].kind == "ipv4_addr" || key[0].kind == "ipv6_addr" {
+		return compareAddr(w, key[0], negated)
+	}
+	if key[0].kind == "ifname" {
+		return compareName(w, key[0], negated)
 	}
 	want, err := w.literal(key[0].kind)
 	if err != nil {

@@ -51,7 +51,7 @@ func serve(s nft.State, p addr.Plan, front nft.Frontend, from, n int) {
 		endpoints = append(endpoints, netip.AddrPortFrom(p.Pod(from+i), 8080))
 		s.Addrs[nft.Hairpins][p.Pod(from+i)] = true
 	}
-	s.Balance(front, endpoints)
+	s.Set(front, nft.Route{Endpoints: endpoints})
 	s.Ranges[nft.PodCIDRs] = []netip.Prefix{p.ClusterCIDR}
 	s.Ranges[nft.ServiceCIDRs] = []netip.Prefix{p.ServiceCIDR}
 }

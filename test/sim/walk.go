@@ -13,6 +13,7 @@ import (
 // NFT_JUMP_STACK_SIZE. maxRules is ours: goto in a circle would never end.
 const (
 	statusDNAT = 0x20
+	typeLocal  = 2 // RTN_LOCAL
 	maxDepth   = 16
 	maxRules   = 1000
 )
@@ -22,6 +23,9 @@ type walk struct {
 	program *Program
 	node    Node
 	packet  Packet
+	// original is the packet as it came.
+	original Packet
+	pins     Pins
 
 	hook        string
 	lookups     int
@@ -180,58 +184,97 @@ func (w *walk) state() nft.State {
 	return s
 }
 
+// addrType gives what the node's routes say of an address: whether it is its own.
+func (w *walk) addrType(a netip.Addr) uint32 {
+	if a.IsLoopback() || slices.Contains(w.node.Addrs, a) {
+		return typeLocal
+	}
+	return 1
+}
+
+// frontend reads one from a key. A NodePort has no address.
+func frontend(key []value, nodePort bool) (nft.Frontend, bool) {
+	if nodePort && len(key) == 2 {
+		return nft.Frontend{Protocol: uint8(key[0].num), Port: uint16(key[1].num)}, true
+	}
+	if nodePort || len(key) != 3 {
+		return nft.Frontend{}, false
+	}
+	return nft.Frontend{Addr: key[0].addr, Protocol: uint8(key[1].num), Port: uint16(key[2].num)}, true
+}
+
 // route looks a frontend up.
 func (w *walk) route(set string, key []value) (string, bool) {
-	s := w.state()
-	routes, ok := s.Routes[nft.RouteMap(set)]
-	if !ok || len(key) != 3 {
+	routes, ok := w.state().Routes[nft.RouteMap(set)]
+	f, fits := frontend(key, nft.RouteMap(set).NodePorts())
+	if !ok || !fits {
 		w.fail("state has no routes for map %s", set)
 	}
-	chain, found := routes[nft.Frontend{Addr: key[0].addr, Protocol: uint8(key[1].num), Port: uint16(key[2].num)}]
+	chain, found := routes[f]
 	return chain, found
 }
 
 // endpoint looks a slot up.
 func (w *walk) endpoint(set string, key []value) (netip.AddrPort, bool) {
 	s := w.state()
-	for _, p := range nft.Protocols() {
-		name, ok := strings.CutSuffix(set, "-"+p.Word)
-		slots, held := s.Slots[nft.SlotMap(name)]
-		if !ok || !held || len(key) != 3 {
-			continue
+	for _, m := range nft.SlotMaps() {
+		for _, p := range nft.Protocols() {
+			if set != m.Of(p.Number) {
+				continue
+			}
+			list := s.Slots[m][portKey(key, m, p.Number)]
+			slot := int(key[len(key)-1].num)
+			if slot >= len(list) || !list[slot].IsValid() { // the zero value: no element
+				return netip.AddrPort{}, false
+			}
+			return list[slot], true
 		}
-		list := slots[nft.Frontend{Addr: key[0].addr, Protocol: p.Number, Port: uint16(key[1].num)}]
-		slot := int(key[2].num)
-		if slot >= len(list) || !list[slot].IsValid() { // the zero value: no element
-			return netip.AddrPort{}, false
-		}
-		return list[slot], true
 	}
 	w.fail("state has no endpoints for map %s", set)
 	return netip.AddrPort{}, false
 }
 
+// portKey reads a frontend from the beginning of a key without a protocol.
+func portKey(key []value, m nft.SlotMap, protocol uint8) nft.Frontend {
+	f := nft.Frontend{Protocol: protocol}
+	if !m.NodePorts() {
+		f.Addr, key = key[0].addr, key[1:]
+	}
+	f.Port = uint16(key[0].num)
+	return f
+}
+
 // member looks a set up: of frontends, of addresses or of ranges.
 func (w *walk) member(set string, key []value) bool {
 	s := w.state()
-	if c, ok := w.program.counts[set]; ok && len(key) == 2 {
-		f := nft.Frontend{Addr: key[0].addr, Protocol: c.protocol, Port: uint16(key[1].num)}
-		n, held := s.Counts[nft.Endpoints][f]
+	if c, ok := w.program.counts[set]; ok {
+		n, held := s.Counts[c.slots][portKey(key, c.slots, c.protocol)]
 		return held && n == c.n
 	}
+	for _, m := range nft.SlotMaps() {
+		if set == m.EmptySet() {
+			f, _ := frontend(key, m.NodePorts())
+			n, held := s.Counts[m][f]
+			return held && n == 0
+		}
+	}
 	addr := key[0].addr
+	contains := func(p netip.Prefix) bool { return p.Contains(addr) }
+	addrs, isAddrs := s.Addrs[nft.AddrSet(set)]
 	switch {
-	case set == nft.NoEndpoints && len(key) == 3:
-		f := nft.Frontend{Addr: addr, Protocol: uint8(key[1].num), Port: uint16(key[2].num)}
-		n, held := s.Counts[nft.Endpoints][f]
-		return held && n == 0
 	case set == string(nft.Hairpins) && len(key) == 2:
 		// The state says each address once, the kernel holds it joined with itself.
-		return key[0] == key[1] && s.Addrs[nft.Hairpins][addr]
-	case set == string(nft.ClusterIPs) && len(key) == 1:
-		return s.Addrs[nft.ClusterIPs][addr]
+		return key[0] == key[1] && addrs[addr]
+	case isAddrs && len(key) == 1:
+		return addrs[addr]
 	case (set == string(nft.PodCIDRs) || set == string(nft.ServiceCIDRs)) && len(key) == 1:
-		return slices.ContainsFunc(s.Ranges[nft.RangeSet(set)], func(p netip.Prefix) bool { return p.Contains(addr) })
+		return slices.ContainsFunc(s.Ranges[nft.RangeSet(set)], contains)
+	case set == nft.AllowedSources && len(key) == 4:
+		f, _ := frontend(key[:3], false)
+		addr = key[3].addr
+		return slices.ContainsFunc(s.Sources[f], contains)
+	case strings.Contains(set, "members-") && len(key) == 2:
+		return s.Members[set][netip.AddrPortFrom(addr, uint16(key[1].num))]
 	}
 	w.fail("state has no set %s with keys of %d values", set, len(key))
 	return false

@@ -1,0 +1,150 @@
+// Package config says how the daemon is configured: kube-proxy's flags and its
+// KubeProxyConfiguration file are read, completed with defaults, checked, and given
+// as one value, Settings. The file is watched, and a changed one gives new Settings.
+package config
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+// Settings is what the daemon is asked to be.
+type Settings struct {
+	// Node is the name of the Node object, trimmed and in lower case.
+	Node string
+	// BindAddress overrides the primary IP of the node; the zero value: it is taken
+	// from the Node object.
+	BindAddress netip.Addr
+	// Manifests is the directory that objects are read from, instead of the API
+	// server that Client says; empty: none.
+	Manifests string
+	Client    Client
+	Detector  Detector
+	// ClusterCIDRs holds one range of pods for each family at most, masked. They tell
+	// pods in the mode ClusterCIDR only.
+	ClusterCIDRs      []netip.Prefix
+	NodePortAddresses NodePortAddresses
+	MasqueradeAll     bool
+	MasqueradeBit     uint8 // of the packet mark, 0 to 31
+	// SyncPeriod is how long a failed sync waits at most, and half of what a change
+	// may be pending for until the daemon is unhealthy. MinSyncPeriod lies between two
+	// syncs and is at most SyncPeriod.
+	SyncPeriod, MinSyncPeriod time.Duration
+	// Healthz and Metrics are addresses with ports; Healthz is empty if it is off.
+	Healthz, Metrics string
+	// BindAddressHardFail ends the daemon when an address is taken.
+	BindAddressHardFail bool
+	Profiling           bool
+	Conntrack           Conntrack
+	OOMScoreAdj         int // -1000 to 1000
+	// ExternalIPs says whether spec.externalIPs are served.
+	ExternalIPs bool
+	// LocalhostNodePorts is the gate of NodePorts on loopback addresses. They are
+	// served where NodePortAddresses.Loopback says so too.
+	LocalhostNodePorts bool
+	// RejectWithoutLocalEndpoints rejects what a Local policy without local endpoints
+	// would drop.
+	RejectWithoutLocalEndpoints bool
+	// ResetRemovedEndpoints resets TCP connections to endpoints that are gone.
+	ResetRemovedEndpoints bool
+	// Gates has the value of every feature gate.
+	Gates map[string]bool
+	// Config is the whole configuration, with defaults and with what flags say, as
+	// /configz shows it. It is not to be changed.
+	Config *v1alpha1.KubeProxyConfiguration
+	// Warnings are lines to be logged: what is accepted and has another effect than
+	// it may seem to have.
+	Warnings []string
+}
+
+// A Client says how to reach the API server.
+type Client struct {
+	// Kubeconfig is a file, Master an address that overrides that of the file. Without
+	// both, the service account of the pod is used.
+	Kubeconfig, Master string
+	// ContentType is empty for the default: protobuf, and JSON from a server that has
+	// nothing else. AcceptContentTypes is empty for whatever goes with it.
+	ContentType, AcceptContentTypes string
+	QPS                             float32 // 0: the library's default
+	Burst                           int     // 0: the library's default
+}
+
+// A Detector says how traffic of pods on this node is told.
+type Detector struct {
+	Mode LocalMode
+	// Interface is a name for the mode BridgeInterface, and what names begin with for
+	// InterfaceNamePrefix; empty for the others.
+	Interface string
+}
+
+// A LocalMode is a way to tell traffic of pods.
+type LocalMode string
+
+// The ways to tell traffic of pods.
+const (
+	ClusterCIDR         LocalMode = "ClusterCIDR"
+	NodeCIDR            LocalMode = "NodeCIDR"
+	BridgeInterface     LocalMode = "BridgeInterface"
+	InterfaceNamePrefix LocalMode = "InterfaceNamePrefix"
+)
+
+// Conntrack holds the kernel's settings for connection tracking. Limits and timeouts
+// of 0 leave what the kernel has.
+type Conntrack struct {
+	// MaxPerCore times the number of CPUs is how many entries there may be; Min is the
+	// least of that.
+	MaxPerCore, Min              int
+	TCPEstablishedTimeout        time.Duration
+	TCPCloseWaitTimeout          time.Duration
+	TCPBeLiberal                 bool
+	UDPTimeout, UDPStreamTimeout time.Duration
+}
+
+// A Family is an IP family: 4 or 6.
+type Family uint8
+
+// The families.
+const (
+	IPv4 Family = 4
+	IPv6 Family = 6
+)
+
+// String gives Kubernetes' word for the family.
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+func (f Family) other() Family { return IPv4 + IPv6 - f }
+
+// Bits is the length of an address.
+func (f Family) bits() int {
+	if f == IPv6 {
+		return 128
+	}
+	return 32
+}
+
+func (f Family) unspecified() netip.Addr {
+	if f == IPv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func familyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
+// ofFamily gives the prefixes of a family.
+func ofFamily(f Family, prefixes []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(prefixes), func(p netip.Prefix) bool { return familyOf(p.Addr()) != f })
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-logr/logr"
+)
+
+// bindRetry is how often an address that is taken is tried again, as kube-proxy
+// does.
+const bindRetry = 5 * time.Second
+
+// An endpoint is what a server answers at.
+type endpoint struct {
+	// address has a port; empty: the server is off.
+	address string
+	handler http.Handler
+	// hardFail makes an address that is taken an error that ends the server.
+	hardFail bool
+}
+
+// A server answers at one endpoint at a time.
+type server struct {
+	// name says which one it is, as in "metrics".
+	name string
+	log  logr.Logger
+	// failed, if set, is called for each address that can't be had, when it is tried
+	// for the first time.
+	failed func(error)
+	retry  time.Duration // 0: bindRetry
+}
+
+// follow answers at the first endpoint, then at each that comes, until ctx ends or an
+// address that must be had can't be had. An endpoint whose address stays is changed
+// without missing a request for longer than that takes.
+func (s server) follow(ctx context.Context, at endpoint, changes <-chan endpoint) error {
+	for {
+		during, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- s.serve(during, at) }()
+		select {
+		case err := <-ended:
+			stop()
+			return err
+		case at = <-changes:
+			stop()
+			if err := <-ended; err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// serve answers on an address until ctx ends. An address that is taken is tried
+// again: the tables matter more.
+func (s server) serve(ctx context.Context, at endpoint) error {
+	if at.address == "" {
+		<-ctx.Done()
+		return nil
+	}
+	retry := s.retry
+	if retry == 0 {
+		retry = bindRetry
+	}
+	for first := true; ; first = false {
+		err := answer(ctx, at)
+		if ctx.Err() != nil {
+			return nil
+		}
+		err = fmt.Errorf("%s server: %w", s.name, err)
+		if first && s.failed != nil {
+			s.failed(err)
+		}
+		if at.hardFail {
+			return err
+		}
+		s.log.Error(err, "cannot answer, trying again", "address", at.address, "after", retry)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retry):
+		}
+	}
+}
+
+// answer listens and answers until ctx ends or it can't.
+func answer(ctx context.Context, at endpoint) error {
+	var listen net.ListenConfig
+	l, err := listen.Listen(ctx, "tcp", at.address)
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: at.handler, ReadHeaderTimeout: 10 * time.Second}
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		_ = server.Close()
+	})
+	err = server.Serve(l)
+	if !stop() {
+		<-closed // the address is free for the next one
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
