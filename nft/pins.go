@@ -147,12 +147,10 @@ func (p *Program) unpin(id string) (deleted int, err error) {
 			return deleted, err
 		}
 		stale := pins.notIn(p.have.Members[memberSet(scope, id)])
-		for _, set := range []string{addrs, ports} {
-			done, err := p.elements.deleteSome(set, stale)
-			p.total.add(done)
-			if err != nil {
-				return deleted, err
-			}
+		done, err := p.elements.deleteSome([]string{addrs, ports}, stale)
+		p.total.add(done)
+		if err != nil {
+			return deleted, err
 		}
 		deleted += len(stale)
 	}

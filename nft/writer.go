@@ -204,10 +204,10 @@ func (w *elementWriter) remove(strays []stray) (Operations, error) {
 	return done, w.flush(&done)
 }
 
-// deleteSome deletes those of these elements that are there: others may be gone by the
-// time, or were never there. A transaction with one of them fails as a whole, so it is
-// halved until it is found.
-func (w *elementWriter) deleteSome(set string, addrs []netip.Addr) (Operations, error) {
+// deleteSome deletes those of these elements that are there, from all the sets: others
+// may be gone by the time, or were never there. A transaction with one of them fails as
+// a whole, so it is halved until it is found.
+func (w *elementWriter) deleteSome(sets []string, addrs []netip.Addr) (Operations, error) {
 	var done Operations
 	var keys []nftables.SetElement
 	for _, a := range addrs {
@@ -215,7 +215,7 @@ func (w *elementWriter) deleteSome(set string, addrs []netip.Addr) (Operations, 
 	}
 	for len(keys) > 0 {
 		n := min(len(keys), elementsPerMessage)
-		if err := w.deleteHalves(set, keys[:n], &done); err != nil {
+		if err := w.deleteHalves(sets, keys[:n], &done); err != nil {
 			return done, err
 		}
 		keys = keys[n:]
@@ -223,26 +223,26 @@ func (w *elementWriter) deleteSome(set string, addrs []netip.Addr) (Operations, 
 	return done, nil
 }
 
-func (w *elementWriter) deleteHalves(set string, keys []nftables.SetElement, done *Operations) error {
-	if err := w.conn.SetDeleteElements(w.set(set), keys); err != nil {
-		return fmt.Errorf("encode elements to delete: %w", err)
+func (w *elementWriter) deleteHalves(sets []string, keys []nftables.SetElement, done *Operations) error {
+	for _, set := range sets {
+		if err := w.conn.SetDeleteElements(w.set(set), keys); err != nil {
+			return fmt.Errorf("encode elements to delete: %w", err)
+		}
 	}
 	err := w.flush(done)
-	if err == nil {
-		done.Deleted += len(keys)
+	switch {
+	case err == nil:
+		done.Deleted += len(keys) * len(sets)
 		return nil
-	}
-	if !errors.Is(err, unix.ENOENT) {
+	case !errors.Is(err, unix.ENOENT):
 		return err
+	case len(keys) > 1:
+		half := len(keys) / 2
+		return errors.Join(w.deleteHalves(sets, keys[:half], done), w.deleteHalves(sets, keys[half:], done))
+	case len(sets) > 1:
+		return errors.Join(w.deleteHalves(sets[:1], keys, done), w.deleteHalves(sets[1:], keys, done))
 	}
-	if len(keys) == 1 {
-		return nil
-	}
-	half := len(keys) / 2
-	if err := w.deleteHalves(set, keys[:half], done); err != nil {
-		return err
-	}
-	return w.deleteHalves(set, keys[half:], done)
+	return nil
 }
 
 // intervals spells disjoint sorted prefixes as the kernel wants them: an element

@@ -54,13 +54,10 @@ func decode(data []byte) (*v1alpha1.KubeProxyConfiguration, []string, error) {
 	return c, warnings, nil
 }
 
+// toJSON takes YAML, and JSON, which is YAML too.
 func toJSON(data []byte) (value []byte, warnings []string, err error) {
-	text := bytes.TrimSpace(data)
-	if len(text) == 0 {
+	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, nil, errors.New("it is empty")
-	}
-	if text[0] == '{' && stdjson.Valid(text) {
-		return text, nil, nil
 	}
 	value, strict := yaml.YAMLToJSONStrict(data)
 	if strict == nil {

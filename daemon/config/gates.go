@@ -49,7 +49,7 @@ func gates(set map[string]bool) (map[string]bool, []error) {
 	for name, g := range known {
 		values[name] = g.on
 		for group, maturity := range map[string]string{"AllAlpha": "alpha", "AllBeta": "beta"} {
-			if v, given := set[group]; given && g.maturity == maturity && !g.locked {
+			if v, given := set[group]; given && g.maturity == maturity {
 				values[name] = v
 			}
 		}

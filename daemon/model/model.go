@@ -182,6 +182,7 @@ const (
 	ReasonInvalidAddress    Reason = "invalid-address"    // not an IP address or prefix, or of the wrong family
 	ReasonInvalidPort       Reason = "invalid-port"       // out of 1..65535, or missing
 	ReasonInvalidProtocol   Reason = "invalid-protocol"   // not TCP, UDP or SCTP
+	ReasonInvalidTimeout    Reason = "invalid-timeout"    // out of 1..86400 seconds
 	ReasonNoService         Reason = "no-service"         // a slice without the label of its Service
 	ReasonAddressType       Reason = "address-type"       // a slice of addresses that are neither IPv4 nor IPv6
 	ReasonDuplicateObject   Reason = "duplicate-object"   // an object that another file holds already
@@ -199,6 +200,6 @@ type Note struct {
 func Reasons() []Reason {
 	return []Reason{
 		ReasonParse, ReasonUnknownKind, ReasonInvalidName, ReasonInvalidAddress, ReasonInvalidPort,
-		ReasonInvalidProtocol, ReasonNoService, ReasonAddressType, ReasonDuplicateObject, ReasonDuplicateFrontend,
+		ReasonInvalidProtocol, ReasonInvalidTimeout, ReasonNoService, ReasonAddressType, ReasonDuplicateObject, ReasonDuplicateFrontend,
 	}
 }

@@ -61,14 +61,14 @@ func send(ctx context.Context, to chan<- endpoint, at endpoint) {
 
 // follow applies what changes in the configuration file, until ctx ends or something
 // has changed that only a restart brings in: who supervises the daemon starts it
-// again, and its rules go on meanwhile.
-func follow(ctx context.Context, j job, s *servers) error {
+// again, and its rules go on meanwhile. What concerns rules is given to configured.
+func follow(ctx context.Context, j job, s *servers, configured func(config.Settings)) error {
 	during, stop := context.WithCancel(ctx)
 	defer stop()
 	var failed error
 	w := config.Watch{Flags: j.flags, Current: j.Settings, Log: j.log, Changed: func(c config.Settings, changes config.Changes) {
 		if failed == nil {
-			failed = j.apply(during, s, c, changes)
+			failed = j.apply(during, s, c, changes, configured)
 		}
 		if failed != nil {
 			stop()
@@ -78,20 +78,11 @@ func follow(ctx context.Context, j job, s *servers) error {
 	return failed
 }
 
-// appliedHere are the fields that need nothing but the process itself.
-func appliedHere(field string) bool {
-	return slices.Contains([]string{
-		"bindAddressHardFail", "clusterCIDR", "detectLocal", "detectLocalMode", "enableProfiling", "healthzBindAddress", "logging.verbosity", "metricsBindAddress", "oomScoreAdj",
-	}, field)
-}
-
 // apply brings in what has changed.
-func (j job) apply(ctx context.Context, s *servers, c config.Settings, changes config.Changes) error {
+func (j job) apply(ctx context.Context, s *servers, c config.Settings, changes config.Changes, configured func(config.Settings)) error {
 	warn(j.log, c)
-	others := slices.Concat(changes.Restart, slices.DeleteFunc(slices.Clone(changes.Live), appliedHere))
-	if len(others) > 0 {
-		slices.Sort(others)
-		return fmt.Errorf("config file %s: it is changed in what takes a restart: %s", j.flags.ConfigFile, strings.Join(others, ", "))
+	if len(changes.Restart) > 0 {
+		return fmt.Errorf("config file %s: it is changed in what takes a restart: %s", j.flags.ConfigFile, strings.Join(changes.Restart, ", "))
 	}
 	if slices.Contains(changes.Live, "logging.verbosity") {
 		if err := c.ApplyVerbosity(); err != nil {
@@ -103,6 +94,7 @@ func (j job) apply(ctx context.Context, s *servers, c config.Settings, changes c
 			j.log.Info("the kernel may end this process early when memory is short", "err", err)
 		}
 	}
+	configured(c)
 	s.change(ctx, c)
 	j.log.Info("the changed config file is applied", "file", j.flags.ConfigFile, "changed", changes.String())
 	return nil

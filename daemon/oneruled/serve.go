@@ -38,16 +38,17 @@ type server struct {
 // follow answers at the first endpoint, then at each that comes, until ctx ends or an
 // address that must be had can't be had. An endpoint whose address stays is changed
 // without missing a request for longer than that takes.
-func (s server) follow(ctx context.Context, at endpoint, changes <-chan endpoint) error {
-	for {
+func (s server) follow(ctx context.Context, first endpoint, changes <-chan endpoint) error {
+	for next := first; ; {
+		at := next
 		during, stop := context.WithCancel(ctx)
 		ended := make(chan error, 1)
-		go func() { ended <- s.serve(during, at) }()
+		go func() { ended <- s.serve(during, at) }() // ends with stop
 		select {
 		case err := <-ended:
 			stop()
 			return err
-		case at = <-changes:
+		case next = <-changes:
 			stop()
 			if err := <-ended; err != nil {
 				return err

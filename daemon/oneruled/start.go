@@ -47,7 +47,7 @@ func start(ctx context.Context, j job) error {
 		func(ctx context.Context) error { return feed(ctx, d) },
 		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
 		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
-		func(ctx context.Context) error { return follow(ctx, j, s) },
+		func(ctx context.Context) error { return follow(ctx, j, s, d.Configured) },
 	)
 }
 

@@ -2,12 +2,49 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
-	"net/netip"
 	"slices"
 
 	"onerule/daemon/model"
 )
+
+// reclaim makes a Service claim what its new plan does instead of what the old one did.
+func (b *batch) reclaim(name model.Name, old, now *Service) {
+	l := b.ledger
+	for _, d := range old.Decisions {
+		was := l.owners[d.Frontend]
+		l.release(d.Frontend, name)
+		b.concern(d.Frontend, was)
+	}
+	l.releaseCheck(old.HealthCheckPort, name)
+	l.setPlan(name, now)
+	for _, d := range now.Decisions {
+		was := l.owners[d.Frontend]
+		l.claim(d.Frontend, name)
+		b.concern(d.Frontend, was)
+	}
+	l.claimCheck(now.HealthCheckPort, name)
+	for _, port := range []uint16{old.HealthCheckPort, now.HealthCheckPort} {
+		for _, n := range l.checks[port] {
+			b.concerned[n] = true
+		}
+	}
+}
+
+// concern marks the Services that are told who holds a frontend, if that is another one
+// than before.
+func (b *batch) concern(f Frontend, was model.Name) {
+	l := b.ledger
+	if l.owners[f] == was {
+		return
+	}
+	b.concerned[l.owners[f]] = true
+	for _, n := range l.losers[f] {
+		b.concerned[n] = true
+	}
+	for _, n := range l.checks[f.Port] { // which a NodePort of that number shadows
+		b.concerned[n] = true
+	}
+}
 
 // claim gives a frontend to a Service unless one that comes before it holds it. So the
 // order in which objects arrive decides nothing, and all nodes agree.
@@ -23,8 +60,8 @@ func (l *Ledger) claim(f Frontend, name model.Name) {
 		l.owners[f] = name
 		loser = holder
 	}
-	l.losers[f] = append(l.losers[f], loser)
-	slices.SortFunc(l.losers[f], before)
+	at, _ := slices.BinarySearchFunc(l.losers[f], loser, before)
+	l.losers[f] = slices.Insert(l.losers[f], at, loser)
 }
 
 // release takes a Service's claim back. The next in order inherits the frontend.
@@ -32,11 +69,12 @@ func (l *Ledger) release(f Frontend, name model.Name) {
 	losers := l.losers[f]
 	switch {
 	case l.owners[f] != name:
-		losers = slices.DeleteFunc(losers, func(n model.Name) bool { return n == name })
+		losers = without(losers, name)
 	case len(losers) == 0:
 		delete(l.owners, f)
 	default:
-		l.owners[f], losers = losers[0], losers[1:]
+		l.owners[f] = losers[0]
+		losers = slices.Delete(losers, 0, 1)
 	}
 	if len(losers) == 0 {
 		delete(l.losers, f)
@@ -45,102 +83,59 @@ func (l *Ledger) release(f Frontend, name model.Name) {
 	l.losers[f] = losers
 }
 
+func without(names []model.Name, name model.Name) []model.Name {
+	return slices.DeleteFunc(names, func(n model.Name) bool { return n == name })
+}
+
 // before says who comes first: a ClusterIP before an external IP, since whoever may
 // write Services must not take another one's traffic; then the older one; then the lower
 // name. It compares the plans, not the facts: in a batch the facts are ahead of the
 // claims of the Services that are planned later, and owners and losers would be in no
 // order.
 func (l *Ledger) before(f Frontend, x, y model.Name) int {
-	a, b := l.plans[x], l.plans[y]
-	return cmp.Or(cmp.Compare(a.rank(f), b.rank(f)), cmp.Compare(a.Created, b.Created), x.Compare(y))
+	return cmp.Or(cmp.Compare(l.plans[x].rank(f), l.plans[y].rank(f)), l.older(x, y))
 }
 
-func (s Service) rank(f Frontend) int {
-	if d, _ := s.decision(f); d.Kind == ClusterIP {
+func (l *Ledger) older(x, y model.Name) int {
+	return cmp.Or(cmp.Compare(l.plans[x].Created, l.plans[y].Created), x.Compare(y))
+}
+
+func (s *Service) rank(f Frontend) int {
+	if d := s.decision(f); d != nil && d.Kind == ClusterIP {
 		return 0
 	}
 	return 1
 }
 
-func (l *Ledger) notes(name model.Name) []model.Note {
-	p := l.plans[name]
-	var notes []model.Note
-	for _, d := range p.Decisions {
-		if owner := l.owners[d.Frontend]; owner != name {
-			notes = append(notes, model.Note{
-				Reason: model.ReasonDuplicateFrontend,
-				Field:  l.field(name, d),
-				Detail: fmt.Sprintf("%s is held by Service %s", d.Frontend, owner),
-			})
-		}
-	}
-	if holders := l.checks[p.HealthCheckPort]; p.HealthCheckPort != 0 && len(holders) > 0 && holders[0] != name {
-		notes = append(notes, model.Note{
-			Reason: model.ReasonDuplicateFrontend,
-			Field:  "spec.healthCheckNodePort",
-			Detail: fmt.Sprintf("%d is held by Service %s", p.HealthCheckPort, holders[0]),
-		})
-	}
-	return notes
-}
-
-// field names what a decision follows from.
-func (l *Ledger) field(name model.Name, d Decision) string {
-	switch d.Kind {
-	case ExternalIP:
-		return "spec.externalIPs"
-	case LoadBalancerIP:
-		return "status.loadBalancer.ingress"
-	case NodePort:
-		for i, p := range l.services[name].Ports {
-			if p.NodePort == d.Frontend.Port && p.Protocol == d.Frontend.Protocol {
-				return fmt.Sprintf("spec.ports[%d].nodePort", i)
-			}
-		}
-	}
-	return "spec.clusterIPs"
-}
-
-// String gives the frontend for people.
-func (f Frontend) String() string {
-	if !f.Addr.IsValid() {
-		return fmt.Sprintf("NodePort %d %s", f.Port, f.Protocol)
-	}
-	return fmt.Sprintf("%s %s", netip.AddrPortFrom(f.Addr, f.Port), f.Protocol)
-}
-
-// check moves a Service's claim to a healthCheckNodePort.
-func (l *Ledger) check(name model.Name, old, now Service, a *Applied) {
-	if old.HealthCheckPort == now.HealthCheckPort && old.HealthCheck == now.HealthCheck && old.Created == now.Created {
+// claimCheck and releaseCheck are the same for a healthCheckNodePort, if it is one.
+func (l *Ledger) claimCheck(port uint16, name model.Name) {
+	if port == 0 {
 		return
 	}
-	a.HealthChecks = true
-	concerned := map[model.Name]bool{name: true}
-	for _, port := range []uint16{old.HealthCheckPort, now.HealthCheckPort} {
-		for _, n := range l.checks[port] {
-			concerned[n] = true
-		}
-	}
-	l.checks[old.HealthCheckPort] = slices.DeleteFunc(l.checks[old.HealthCheckPort], func(n model.Name) bool { return n == name })
-	if len(l.checks[old.HealthCheckPort]) == 0 {
-		delete(l.checks, old.HealthCheckPort)
-	}
-	if port := now.HealthCheckPort; port != 0 {
-		l.checks[port] = append(l.checks[port], name)
-		slices.SortFunc(l.checks[port], func(x, y model.Name) int {
-			return cmp.Or(cmp.Compare(l.plans[x].Created, l.plans[y].Created), x.Compare(y))
-		})
-	}
-	for n := range concerned {
-		a.Noted[n] = l.notes(n)
+	at, _ := slices.BinarySearchFunc(l.checks[port], name, l.older)
+	l.checks[port] = slices.Insert(l.checks[port], at, name)
+}
+
+func (l *Ledger) releaseCheck(port uint16, name model.Name) {
+	if l.checks[port] = without(l.checks[port], name); len(l.checks[port]) == 0 {
+		delete(l.checks, port)
 	}
 }
 
-// HealthChecks gives what is told on each healthCheckNodePort.
+// healthCheck gives what is told on a port: the zero value if it is nobody's.
+func (l *Ledger) healthCheck(port uint16) HealthCheck {
+	if holders := l.checks[port]; len(holders) > 0 {
+		return l.plans[holders[0]].HealthCheck
+	}
+	return HealthCheck{}
+}
+
+// HealthChecks gives what is told on each healthCheckNodePort, in a map of the caller's.
+// It costs what there is of them: ask when Applied says that something changed.
 func (l *Ledger) HealthChecks() map[uint16]HealthCheck {
-	checks := map[uint16]HealthCheck{}
-	for port, holders := range l.checks {
-		checks[port] = l.plans[holders[0]].HealthCheck
+	checks := make(map[uint16]HealthCheck, len(l.checks))
+	for port := range l.checks {
+		checks[port] = l.healthCheck(port)
 	}
 	return checks
 }

@@ -5,6 +5,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,11 +41,11 @@ type Connection struct {
 	UserAgent string
 }
 
-// A Client speaks to one API server. It knows only the kinds that a source reads:
-// the whole clientset costs every node its memory (README.md has the figures).
+// A Client speaks to one API server. It knows only the kinds that a source reads, and
+// events: the whole clientset costs every node its memory (README.md has the figures).
 type Client struct {
-	core, discovery, networking rest.Interface
-	parameters                  runtime.ParameterCodec
+	core, discovery, networking, events rest.Interface
+	parameters                          runtime.ParameterCodec
 }
 
 // Connect reads the configuration and prepares a client. It sends nothing.
@@ -97,6 +98,7 @@ func newClient(config *rest.Config) (*Client, error) {
 		{corev1.SchemeGroupVersion, "/api", &c.core},
 		{discoveryv1.SchemeGroupVersion, "/apis", &c.discovery},
 		{networkingv1.SchemeGroupVersion, "/apis", &c.networking},
+		{eventsv1.SchemeGroupVersion, "/apis", &c.events},
 	} {
 		of := rest.CopyConfig(config)
 		of.GroupVersion, of.APIPath = &g.version, g.path
@@ -110,11 +112,11 @@ func newClient(config *rest.Config) (*Client, error) {
 	return c, nil
 }
 
-// newScheme knows the kinds that are read, and what every request needs.
+// newScheme knows the kinds that are read and written, and what every request needs.
 func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme,
+		corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, eventsv1.AddToScheme,
 	} {
 		utilruntime.Must(add(scheme)) // fails only when kinds are registered twice
 	}

@@ -91,13 +91,15 @@ func (c converter) service(s *corev1.Service) (*model.Service, []model.Note) {
 	if len(m.ClusterIPs) == 0 {
 		return nil, f.notes
 	}
-	m.Ports = c.servicePorts(&f, s.Spec.Ports)
+	f.outside(m, s)
+	m.Ports = c.servicePorts(&f, s)
 	return m, f.notes
 }
 
 // servicePorts gives the ports that are good. Of several with one protocol and number
 // the first one is: they would be one frontend.
-func (c converter) servicePorts(f *findings, in []corev1.ServicePort) []model.ServicePort {
+func (c converter) servicePorts(f *findings, s *corev1.Service) []model.ServicePort {
+	in := s.Spec.Ports
 	ports := make([]model.ServicePort, 0, len(in))
 	type frontend struct {
 		protocol model.Protocol
@@ -116,7 +118,7 @@ func (c converter) servicePorts(f *findings, in []corev1.ServicePort) []model.Se
 			continue
 		}
 		holders[key] = i
-		ports = append(ports, model.ServicePort{Name: c.strings.of(p.Name), Protocol: protocol, Port: uint16(p.Port)})
+		ports = append(ports, model.ServicePort{Name: c.strings.of(p.Name), Protocol: protocol, Port: uint16(p.Port), NodePort: f.nodePort(s, i)})
 	}
 	return ports
 }
@@ -186,6 +188,7 @@ func (c converter) slice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []
 	}
 	m.Ports = c.slicePorts(&f, s.Ports)
 	m.Endpoints = c.endpoints(&f, s)
+	m.Triggered = triggered(s.Annotations)
 	return m, f.notes
 }
 
@@ -223,6 +226,7 @@ func (c converter) endpoints(f *findings, s *discoveryv1.EndpointSlice) []model.
 			Ready:       or(e.Conditions.Ready, true),
 			Serving:     or(e.Conditions.Serving, true),
 			Terminating: or(e.Conditions.Terminating, false),
+			Hints:       c.strings.hints(e.Hints),
 		}
 		if e.NodeName != nil {
 			m.Node = c.strings.of(*e.NodeName)
@@ -255,34 +259,6 @@ func or(b *bool, absent bool) bool {
 		return absent
 	}
 	return *b
-}
-
-// node converts a Node.
-func (c converter) node(n *corev1.Node) (*model.Node, []model.Note) {
-	var f findings
-	if !f.subdomain("metadata.name", n.Name) {
-		return nil, f.notes
-	}
-	m := &model.Node{Name: c.strings.of(n.Name)}
-	if len(n.Spec.PodCIDRs) > 0 {
-		m.PodCIDRs = f.prefixes("spec.podCIDRs", n.Spec.PodCIDRs)
-	} else if n.Spec.PodCIDR != "" {
-		m.PodCIDRs = f.prefixes("spec.podCIDR", []string{n.Spec.PodCIDR})
-	}
-	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
-		for i, na := range n.Status.Addresses {
-			if na.Type != kind {
-				continue
-			}
-			a, err := parseAddr(na.Address)
-			if err != nil {
-				f.add(model.ReasonInvalidAddress, fmt.Sprintf("status.addresses[%d].address", i), err.Error())
-			} else if !slices.Contains(m.Addrs, a) {
-				m.Addrs = append(m.Addrs, a)
-			}
-		}
-	}
-	return m, f.notes
 }
 
 // serviceCIDR converts a ServiceCIDR.

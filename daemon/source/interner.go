@@ -1,8 +1,13 @@
 package source
 
 import (
+	"fmt"
 	"strings"
 	"sync"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"onerule/daemon/model"
 )
 
 // An interner keeps one copy of each string that many objects share: the names of
@@ -10,11 +15,14 @@ import (
 // node's name along. (The handles of package unique would have to stay in the
 // model to keep their strings shared.)
 type interner struct {
-	mu   sync.Mutex
-	seen map[string]string
+	mu     sync.Mutex
+	seen   map[string]string
+	shared map[string]*model.Hints
 }
 
-func newInterner() *interner { return &interner{seen: map[string]string{}} }
+func newInterner() *interner {
+	return &interner{seen: map[string]string{}, shared: map[string]*model.Hints{}}
+}
 
 // maxInterned bounds the strings kept of objects that are long gone. Starting over
 // costs second copies, nothing else.
@@ -35,4 +43,29 @@ func (i *interner) of(s string) string {
 	s = strings.Clone(s) // not a part of a larger buffer
 	i.seen[s] = s
 	return s
+}
+
+// hints gives the model's form of hints, one for all endpoints that have the same.
+func (i *interner) hints(h *discoveryv1.EndpointHints) *model.Hints {
+	if h == nil || len(h.ForZones)+len(h.ForNodes) == 0 {
+		return nil
+	}
+	made := &model.Hints{}
+	for _, z := range h.ForZones {
+		made.Zones = append(made.Zones, i.of(z.Name))
+	}
+	for _, n := range h.ForNodes {
+		made.Nodes = append(made.Nodes, i.of(n.Name))
+	}
+	key := fmt.Sprintf("%q %q", made.Zones, made.Nodes)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if kept, ok := i.shared[key]; ok {
+		return kept
+	}
+	if len(i.shared) >= maxInterned {
+		clear(i.shared)
+	}
+	i.shared[key] = made
+	return made
 }

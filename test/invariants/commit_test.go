@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,33 +30,64 @@ const (
 )
 
 // I4: a new connection meets an endpoint that its Service has, also in the middle of a
-// commit, and no flow is confirmed without translation.
+// commit, and no flow is confirmed without translation, whatever the kind of frontend.
 func TestI4ConnectsWhileEndpointsFlip(t *testing.T) {
 	h := newHosts(t)
 	for _, p := range addr.Both() {
-		t.Run(family(p).String(), func(t *testing.T) {
-			h.serve(t, p)
-			f := newFlipper(t, h.node, p)
-			r := f.run(t, h, connects, false)
-			t.Logf("%d connects during %d flips, slowest %s, %d slow with their first SYN, spread %v", r.connects, r.flips, r.slowest.Round(time.Microsecond), r.stalls, r.reached)
-			if r.stalls > connects/1000 {
-				t.Errorf("%d connects took over %s: that is no busy machine any more", r.stalls, lost)
-			}
-			if r.failures != 0 {
-				t.Errorf("%d of %d connects failed, were slow or reached a wrong endpoint, the first: %v", r.failures, r.connects, r.first)
-			}
-			if n := f.untranslated(t); n != 0 {
-				t.Errorf("%d flows to the ClusterIP were confirmed without translation", n)
-			}
-			if r.connects < 2*connects || r.flips < 1000 {
-				t.Errorf("only %d connects and %d flips: the test shows nothing", r.connects, r.flips)
-			}
-			for i, n := range r.reached {
-				if n == 0 {
-					t.Errorf("backend %d was never reached", i)
+		h.serve(t, p)
+		for _, k := range kinds() {
+			t.Run(family(p).String()+"/"+k.name, func(t *testing.T) {
+				f := newFlipper(t, h.node, p, k)
+				r := f.run(t, h, k.connects, false)
+				t.Logf("%d connects during %d flips, slowest %s, %d slow with their first SYN, spread %v", r.connects, r.flips, r.slowest.Round(time.Microsecond), r.stalls, r.reached)
+				r.judge(t, k)
+				if n := f.untranslated(t); n != 0 {
+					t.Errorf("%d flows to the frontend were confirmed without translation", n)
 				}
-			}
-		})
+			})
+		}
+	}
+}
+
+// judge says what is wrong with what clients saw.
+func (r *result) judge(t *testing.T, k kind) {
+	t.Helper()
+	if r.stalls > max(1, r.connects/1000) {
+		t.Errorf("%d connects took over %s: that is no busy machine any more", r.stalls, lost)
+	}
+	if r.failures != 0 {
+		t.Errorf("%d of %d connects failed, were slow or reached a wrong endpoint, the first: %v", r.failures, r.connects, r.first)
+	}
+	if r.connects < 2*k.connects || r.flips < k.flips {
+		t.Errorf("only %d connects and %d flips: the test shows nothing", r.connects, r.flips)
+	}
+	for i, n := range r.reached {
+		if n == 0 {
+			t.Errorf("backend %d was never reached", i)
+		}
+	}
+}
+
+// A kind is a kind of frontend.
+type kind struct {
+	name     string
+	entry    nft.Entry
+	sticky   bool
+	connects int // of each client
+	flips    int // at least
+}
+
+func kinds() []kind {
+	const fewer = connects / 5
+	return []kind{
+		{"ClusterIP", nft.Entry{}, false, connects, 1000},
+		{"ClusterIP, Local", nft.Entry{Local: true}, false, fewer, 200},
+		{"external", nft.Entry{External: true}, false, fewer, 200},
+		{"external, Local", nft.Entry{External: true, Local: true}, false, fewer, 200},
+		{"source ranges", nft.Entry{External: true, Guarded: true}, false, fewer, 200},
+		{"NodePort", nft.Entry{External: true, NodePort: true}, false, fewer, 200},
+		{"NodePort, Local", nft.Entry{External: true, NodePort: true, Local: true}, false, fewer, 200},
+		{"affinity", nft.Entry{}, true, fewer, 20},
 	}
 }
 
@@ -64,7 +96,7 @@ func TestI4WithoutRetryConnectsFail(t *testing.T) {
 	h := newHosts(t)
 	p := addr.IPv4()
 	h.serve(t, p)
-	f := newFlipper(t, h.node, p)
+	f := newFlipper(t, h.node, p, kinds()[0])
 	script := filepath.Join(t.TempDir(), "no-retry.nft")
 	rules := "flush chain ip onerule balance-tcp\nadd rule ip onerule balance-tcp jump lb-tcp\n"
 	if err := os.WriteFile(script, []byte(rules), 0o600); err != nil {
@@ -91,23 +123,33 @@ type flipper struct {
 	plan     addr.Plan
 	node     *netns.NS
 	program  *nft.Program
+	kind     kind
 	frontend nft.Frontend
+	to       netip.AddrPort // where clients connect to
 }
 
-func newFlipper(t *testing.T, node *netns.NS, p addr.Plan) *flipper {
+// nodePort is the NodePort that flips.
+const nodePort = 30080
+
+func newFlipper(t *testing.T, node *netns.NS, p addr.Plan, k kind) *flipper {
 	t.Helper()
-	f := &flipper{plan: p, node: node, frontend: nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: 80}}
+	f := &flipper{plan: p, node: node, kind: k, frontend: nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: 80}, to: netip.AddrPortFrom(p.VIP(0), 80)}
+	if k.entry.NodePort {
+		f.frontend, f.to = nft.Frontend{Protocol: 6, Port: nodePort}, netip.AddrPortFrom(p.NodeBetween(), nodePort)
+	}
 	want := nft.NewState()
 	want.Addrs[nft.ClusterIPs][p.VIP(0)] = true
 	want.Ranges[nft.PodCIDRs] = []netip.Prefix{p.ClusterCIDR}
 	// Bystanders bring in the rules for each number of endpoints, so that flips write
 	// elements only.
 	for n := range backends {
-		want.Set(nft.Frontend{Addr: p.VIP(0), Protocol: 6, Port: uint16(81 + n)}, nft.Route{Endpoints: backendRange(p, n+1)})
+		bystander := nft.Frontend{Addr: f.frontend.Addr, Protocol: 6, Port: uint16(81 + n)}
+		want.Set(bystander, f.route(backendRange(p, n+1), false))
 	}
-	want.Set(f.frontend, nft.Route{Endpoints: backendRange(p, backends)})
+	want.Set(f.frontend, f.route(backendRange(p, backends), true))
+	f.pin(want, backendRange(p, backends))
 	err := node.Do(func() (err error) {
-		if f.program, err = nft.Open(nft.Config{Family: family(p), MasqueradeBit: 14, Detector: nft.DetectCIDR}); err != nil {
+		if f.program, err = nft.Open(nft.Config{Family: family(p), MasqueradeBit: 14, Detector: nft.DetectCIDR, NodePortsEverywhere: true}); err != nil {
 			return err
 		}
 		return f.program.Load(context.Background(), want, nft.NewKeys())
@@ -119,6 +161,32 @@ func newFlipper(t *testing.T, node *netns.NS, p addr.Plan) *flipper {
 	return f
 }
 
+// route spreads connections over endpoints as the kind of frontend does.
+func (f *flipper) route(endpoints []netip.AddrPort, sticky bool) nft.Route {
+	r := nft.Route{Entry: f.kind.entry, Endpoints: endpoints}
+	if r.Entry.Local {
+		r.Local = endpoints
+	}
+	if r.Guarded {
+		r.Sources = []netip.Prefix{netip.PrefixFrom(f.plan.NodeBetween(), f.plan.NodeBetween().BitLen()), f.plan.NodePods}
+		slices.SortFunc(r.Sources, netip.Prefix.Compare)
+	}
+	if sticky && f.kind.sticky {
+		r.Affinity = f.affinity()
+	}
+	return r
+}
+
+func (f *flipper) affinity() nft.Affinity {
+	return nft.Affinity{ID: nft.AffinityID("flip"), Protocol: 6, Seconds: 60}
+}
+
+func (f *flipper) pin(s nft.State, endpoints []netip.AddrPort) {
+	if f.kind.sticky {
+		s.Pin(f.affinity(), endpoints, nil)
+	}
+}
+
 // flip writes until ctx ends. The sets of endpoints shrink and grow, move to other
 // slots and are exchanged.
 func (f *flipper) flip(ctx context.Context) (flips int, err error) {
@@ -126,10 +194,16 @@ func (f *flipper) flip(ctx context.Context) (flips int, err error) {
 	choices := [][]netip.AddrPort{all[:1], all, all[4:], all[1:4], all[2:3], {all[3], all[0]}}
 	keys := nft.NewKeys()
 	keys.Frontends[f.frontend] = true
+	keys.Affinities[f.affinity().ID] = f.kind.sticky
 	for ctx.Err() == nil {
 		want := nft.NewState()
-		want.Set(f.frontend, nft.Route{Endpoints: choices[flips%len(choices)]})
+		endpoints := choices[flips%len(choices)]
+		want.Set(f.frontend, f.route(endpoints, true))
+		f.pin(want, endpoints)
 		if err := f.program.Update(context.Background(), keys, want); err != nil {
+			return flips, err
+		}
+		if _, err := f.program.Unpin(time.Now()); err != nil {
 			return flips, err
 		}
 		flips++
@@ -160,7 +234,7 @@ func (f *flipper) run(t *testing.T, h *hosts, each int, untilWrong bool) result 
 		clients.Go(func() {
 			_ = from.Do(func() error {
 				for n := 0; n < each && !(untilWrong && wrong.Load()); n++ {
-					i, took, err := connect(netip.AddrPortFrom(f.frontend.Addr, f.frontend.Port), connectLimit)
+					i, took, err := connect(f.to, connectLimit)
 					if err != nil {
 						err = fmt.Errorf("from %s after %s: %w", from.Name(), took, err)
 						wrong.Store(true)
@@ -175,9 +249,10 @@ func (f *flipper) run(t *testing.T, h *hosts, each int, untilWrong bool) result 
 	}
 	done := make(chan error, 1)
 	go func() {
-		var err error
-		total.flips, err = f.flip(ctx)
-		done <- err
+		done <- f.node.Do(func() (err error) {
+			total.flips, err = f.flip(ctx)
+			return err
+		})
 	}()
 	clients.Wait()
 	cancel()
@@ -212,7 +287,7 @@ func (r *result) note(backend int, took time.Duration, err error) {
 func (f *flipper) untranslated(t *testing.T) (n int) {
 	t.Helper()
 	err := f.node.Do(func() (err error) {
-		n, err = nft.DeleteUntranslated(context.Background(), family(f.plan), func(to nft.Frontend) bool { return to == f.frontend })
+		n, err = nft.DeleteUntranslated(context.Background(), family(f.plan), func(to nft.Frontend) bool { return netip.AddrPortFrom(to.Addr, to.Port) == f.to && to.Protocol == 6 })
 		return err
 	})
 	if err != nil {
