@@ -19,9 +19,9 @@ export ONERULE_BIN := $(CURDIR)/bin
 as_root := sh '$(CURDIR)/test/as-root.sh'
 
 # Packages whose tests need root: in a full run each must have passed some.
-tier := onerule/nft,onerule/daemon,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo
+tier := onerule/nft,onerule/daemon,onerule/daemon/health,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo
 
-.PHONY: help build setup test demo bench lint clean
+.PHONY: help build setup test parity demo bench lint clean
 .NOTPARALLEL:
 
 help: ## show this
@@ -51,6 +51,22 @@ test: setup build ## run all tests, as root; PKG=./nft/... runs some of them
 	fi; \
 	bin/count -summary bin/summary -tier '$(if $(filter ./...,$(PKG)),$(tier))' \
 		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $(PKG)
+
+# Which run make parity shows, instead of running the tests again.
+IN ?=
+
+parity: setup build ## run the tests of what kube-proxy does, and show row by row what is proven; IN=bin/parity.json shows the last run
+	@CGO_ENABLED=0 go build -o bin/parity ./test/parity
+ifneq ($(IN),)
+	@bin/parity -in '$(IN)'
+else
+	@set -e; export ONERULE_PRIVILEGED=1; \
+	ONERULE_ETCD=$$(sh test/tools.sh test/cluster go.etcd.io/etcd/server/v3); \
+	ONERULE_KUBE_APISERVER=$$(sh test/tools.sh test/cluster k8s.io/kubernetes/cmd/kube-apiserver); \
+	export ONERULE_ETCD ONERULE_KUBE_APISERVER; \
+	bin/parity -save bin/parity.json \
+		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $$(bin/parity -packages)
+endif
 
 bench: setup build ## measure, and print the figures
 	@CGO_ENABLED=0 go build -o bin/bench ./test/bench

@@ -6,12 +6,15 @@ package daemon
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 
 	"onerule/daemon/config"
+	"onerule/daemon/health"
+	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
 	"onerule/nft"
@@ -25,7 +28,14 @@ type Config struct {
 	// WithoutFib says that the kernel cannot tell the node's own addresses.
 	WithoutFib bool
 	Version    string
-	Log        logr.Logger
+	// KnownNode says that a node is only served with a Node object: an API server ought
+	// to have it.
+	KnownNode bool
+	// Features are the feature gates, for metrics.
+	Features []metrics.Feature
+	// Event, if set, tells people of a cluster what they have to know. It does not wait.
+	Event func(Event)
+	Log   logr.Logger
 	// Written, if set, is called by the loop after each sync that ended well, with
 	// the time since the first of its changes came in.
 	Written func(changes int, took time.Duration)
@@ -40,13 +50,18 @@ type Daemon struct {
 	addrs    addresses
 	held     map[nft.Family]held // what the tables hold of addrs
 	podCIDRs podCIDRs
+	hadNode  bool // the Node object was seen
 	ledger   *plan.Ledger
 	programs map[nft.Family]*nft.Program
+	monitor  *nft.Monitor
 	cleaner  *cleaner
-	metrics  *metrics
-	health   *health
+	metrics  *metrics.Metrics
+	health   *health.Proxy
+	checks   *health.Services
 	notes    map[string][]model.Note
-	fatal    chan error // holds the first reason to end
+	// listening is where healthCheckNodePorts are.
+	listening []netip.Addr
+	fatal     chan error // holds the first reason to end
 }
 
 // New prepares a daemon. It writes nothing.
@@ -58,22 +73,26 @@ func New(cfg Config) (*Daemon, error) {
 		addrs:    addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
 		held:     map[nft.Family]held{},
 		programs: map[nft.Family]*nft.Program{},
-		metrics:  newMetrics(cfg.Version, cfg.Families),
 		notes:    map[string][]model.Note{},
 		fatal:    make(chan error, 1),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
-	d.metrics.skip(nil)
-	d.health = newHealth(d.mailbox, cfg.Families)
-	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int) {
-		d.metrics.conntrack.WithLabelValues(familyLabel(f)).Add(float64(n))
+	d.observe()
+	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int, took time.Duration) {
+		d.metrics.ConntrackPass(familyLabel(f), took, n)
 	}, cfg.Log)
+	monitor, err := nft.OpenMonitor()
+	if err != nil {
+		return nil, err
+	}
+	d.monitor = monitor
 	for _, family := range cfg.Families {
 		p, err := nft.Open(d.skeleton(family))
 		if err != nil {
 			_ = d.close()
 			return nil, err
 		}
+		p.WatchedBy(monitor)
 		d.programs[family] = p
 	}
 	return d, nil
@@ -84,6 +103,7 @@ func (d *Daemon) close() error {
 	for _, p := range d.programs {
 		errs = append(errs, p.Close())
 	}
+	errs = append(errs, d.monitor.Close())
 	return errors.Join(errs...)
 }
 
@@ -104,6 +124,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() { d.cleaner.run(ctx) })
+	beside.Go(func() { d.checks.Run(ctx) })
+	beside.Go(func() { d.watch(ctx) })
 	beside.Go(func() { // ends with ctx
 		select {
 		case <-ctx.Done():

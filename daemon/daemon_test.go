@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
 	"onerule/nft"
@@ -127,7 +128,7 @@ func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
 func TestNotesAreLoggedOnce(t *testing.T) {
 	var lines []string
 	log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{})
-	d := &Daemon{cfg: Config{Log: log}, metrics: newMetrics("test", nil), notes: map[string][]model.Note{}}
+	d := &Daemon{cfg: Config{Log: log}, metrics: metrics.New(metrics.Config{Version: "test", Log: log}), notes: map[string][]model.Note{}}
 	bad := model.Note{Reason: model.ReasonInvalidPort, Field: "spec.ports[0].port", Detail: "70000 is not within 1 to 65535"}
 	other := model.Note{Reason: model.ReasonDuplicateFrontend}
 	web := model.Name{Namespace: "ns", Name: "web"}
@@ -155,7 +156,7 @@ func TestNotesAreLoggedOnce(t *testing.T) {
 
 func gauge(t *testing.T, d *Daemon, reason model.Reason) float64 {
 	t.Helper()
-	families, err := d.metrics.registry.Gather()
+	families, err := d.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

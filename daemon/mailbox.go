@@ -7,6 +7,7 @@ import (
 
 	"onerule/daemon/config"
 	"onerule/daemon/model"
+	"onerule/nft"
 )
 
 // A mailbox takes what sources say, from any goroutine and without waiting, and
@@ -30,6 +31,7 @@ type letters struct {
 	settings *config.Settings
 	host     []netip.Addr
 	hasHost  bool
+	found    []nft.Foreign // what others did to our tables
 }
 
 func newMailbox() *mailbox {
@@ -63,6 +65,11 @@ func (m *mailbox) Configured(s config.Settings) {
 // HostAddrs takes in which addresses the node has now.
 func (m *mailbox) HostAddrs(list []netip.Addr) {
 	m.put(func() { m.letters.host, m.letters.hasHost, m.hosted = list, true, true })
+}
+
+// foreign takes in what others did to our tables.
+func (m *mailbox) foreign(found []nft.Foreign) {
+	m.put(func() { m.letters.found = append(m.letters.found, found...) })
 }
 
 // Synced says that everything has been delivered once.

@@ -11,7 +11,7 @@ func (d *Daemon) note(sourced map[string][]model.Note, planned map[model.Name][]
 		d.noteOne("plan: ", model.Key{Kind: model.KindService, Name: name}.String(), notes)
 	}
 	if len(sourced)+len(planned) > 0 {
-		d.metrics.skip(d.notes)
+		d.metrics.Skipped(d.notes)
 	}
 }
 

@@ -74,12 +74,18 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	planned := d.planConfig()
 	if l.settings != nil {
 		d.settings = *l.settings
+		d.health.SetStaleAfter(staleAfter(d.settings))
 	}
 	if l.hasHost {
 		d.addrs.host = l.host
+		d.cleaner.hostAddrs(l.host)
 	}
 	if c, ok := l.changes[d.nodeKey()]; ok {
 		d.adoptNode(c.Node)
+	}
+	if at := d.listenAt(); !slices.Equal(at, d.listening) {
+		d.listening = at
+		d.checks.Listen(at)
 	}
 	for family, old := range before {
 		if now := d.skeleton(family); now != old {
@@ -100,9 +106,15 @@ func (d *Daemon) nodeKey() model.Key {
 // are told by them.
 func (d *Daemon) adoptNode(n *model.Node) {
 	if n == nil {
+		if d.cfg.KnownNode && d.hadNode {
+			d.end(fmt.Errorf("node %s was deleted", d.settings.Node))
+		}
+		d.health.SetEligible(!d.cfg.KnownNode)
 		d.addrs.node = config.FindNodeIPs(d.settings.BindAddress, nil)
 		return
 	}
+	d.hadNode = true
+	d.health.SetEligible(!n.Leaving)
 	d.addrs.node = config.FindNodeIPs(d.settings.BindAddress, n.Addrs)
 	if d.settings.Detector.Mode != config.NodeCIDR || len(n.PodCIDRs) == 0 {
 		return

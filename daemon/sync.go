@@ -24,35 +24,70 @@ func (d *Daemon) sync(ctx context.Context) error {
 	if since.IsZero() {
 		since = time.Now()
 	}
+	d.repair(l.found)
 	adopted := d.adopt(l)
 	applied := d.ledger.Apply(changesOf(l))
 	applied.Touched.Add(adopted.Touched)
-	maps.Copy(applied.Noted, adopted.Noted)
-	d.note(l.noted, applied.Noted)
+	maps.Copy(adopted.Noted, applied.Noted) // what is newer comes last
+	d.note(l.noted, adopted.Noted)
+	if applied.HealthChecks || adopted.HealthChecks {
+		d.tellChecks()
+	}
+	d.counted(l)
 	if d.awaitsNode() {
 		return nil
 	}
 	var errs []error
 	for _, family := range d.cfg.Families {
 		if err := d.syncFamily(ctx, family, applied.Touched); err != nil {
-			d.metrics.failures.WithLabelValues(familyLabel(family)).Inc()
-			d.health.failed(family, since)
+			d.health.Failed(familyLabel(family), since)
 			errs = append(errs, err)
 			continue
 		}
-		d.health.succeeded(family)
+		d.health.Succeeded(familyLabel(family))
+		d.programmed(family, l)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if len(l.changes) > 0 {
 		took := time.Since(since)
-		d.metrics.latency.Observe(took.Seconds())
+		d.metrics.Changed(took)
 		if d.cfg.Written != nil {
 			d.cfg.Written(len(l.changes), took)
 		}
 	}
 	return nil
+}
+
+// counted takes note of what came in.
+func (d *Daemon) counted(l letters) {
+	slices, services := 0, 0
+	for key := range l.changes {
+		switch key.Kind {
+		case model.KindEndpointSlice:
+			slices++
+		case model.KindService:
+			services++
+		}
+	}
+	d.metrics.EndpointsChanged(slices)
+	d.metrics.ServicesChanged(services * len(d.cfg.Families))
+	for _, f := range d.cfg.Families {
+		none := d.ledger.NoLocal(plan.Family(f))
+		d.metrics.NoLocal(familyLabel(f), none.Internal, none.External)
+	}
+}
+
+// programmed takes note of how long after their cause slices are in the kernel.
+func (d *Daemon) programmed(family nft.Family, l letters) {
+	for _, c := range l.changes {
+		s := c.EndpointSlice
+		if s == nil || s.Triggered == 0 || len(s.Endpoints) == 0 || s.Endpoints[0].Addr.Is4() != (family == nft.IPv4) {
+			continue
+		}
+		d.metrics.Programmed(familyLabel(family), time.Unix(0, s.Triggered))
+	}
 }
 
 func changesOf(l letters) []model.Change {
@@ -70,43 +105,56 @@ func (d *Daemon) syncFamily(ctx context.Context, family nft.Family, touched plan
 	if p.Known() && touched.Empty() && len(moved) == 0 {
 		return nil
 	}
-	before, start := p.Done(), time.Now()
-	fresh, err := d.write(ctx, family, p, touched, now, moved)
-	d.metrics.did(family, before, p)
+	before, start, full := p.Done(), time.Now(), !p.Known()
+	flows, err := d.write(ctx, family, p, touched, now, moved)
+	d.did(family, before, p)
+	d.metrics.Synced(familyLabel(family), time.Since(start), full, err)
 	if err != nil {
 		return err
 	}
 	d.held[family] = now
-	d.metrics.wrote(family, time.Since(start))
-	d.cleaner.add(fresh)
+	d.cleaner.add(family, flows)
 	return nil
 }
 
-// write updates a table, or loads it where its state is not known. It gives the
-// frontends whose flows may have begun before they were ours.
-func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, touched plan.Keys, h held, moved addrs) (map[nft.Frontend]bool, error) {
+// write updates a table, or loads it where its state is not known. It gives what to look
+// for among the flows to its frontends. A load looks at all, so that nothing is lost by a
+// write that failed.
+func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, touched plan.Keys, h held, moved addrs) (marks, error) {
 	if !p.Known() {
 		return d.load(ctx, family, p, h)
 	}
-	out := d.ledger.Decide(withAddrs(touched, moved))
-	keys, want := Spell(family, withAddrs(touched, moved), out)
+	all := withAddrs(touched, moved)
+	out := d.ledger.Decide(all)
+	keys, want := Spell(family, all, out)
 	h.spell(keys, want)
-	fresh := map[nft.Frontend]bool{}
-	for _, routes := range []nft.RouteMap{nft.ServiceIPs, nft.ServiceNodePorts} {
-		for f := range want.Routes[routes] {
-			if !p.Has(f) {
-				fresh[f] = true
-			}
-		}
-	}
-	return fresh, p.Update(ctx, keys, want)
+	return d.marks(family, all, out, p.Has), p.Update(ctx, keys, want)
 }
 
-func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h held) (map[nft.Frontend]bool, error) {
+// marks says what to look for among the flows to frontends that change. was says whether
+// one was ours before.
+func (d *Daemon) marks(family nft.Family, keys plan.Keys, out plan.Outcome, was func(nft.Frontend) bool) marks {
+	m := marks{}
+	for f := range keys.Frontends {
+		if f.InFamily() != plan.Family(family) {
+			continue
+		}
+		decision, ours := out.Decisions[f]
+		one := mark{untranslated: ours && !was(frontend(f)), lasting: f.Protocol != model.TCP, serving: decision.Serving}
+		if one.untranslated || one.lasting {
+			m[frontend(f)] = one
+		}
+	}
+	return m
+}
+
+func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h held) (marks, error) {
 	start := time.Now()
 	all := withAddrs(d.ledger.All(), h.all())
-	keys, want := Spell(family, all, d.ledger.Decide(all))
+	out := d.ledger.Decide(all)
+	keys, want := Spell(family, all, out)
 	h.spell(keys, want)
+	flows := d.marks(family, all, out, func(nft.Frontend) bool { return false })
 	first, _ := Spell(family, d.ledger.Of(first), plan.Outcome{})
 	afresh := p.Done().Afresh
 	if err := p.Load(ctx, want, first); err != nil {
@@ -116,20 +164,14 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h 
 		d.cfg.Log.Info("the table was changed by others so that rules could not be written over it, and is begun afresh", "table", fmt.Sprint(family, " ", nft.TableName))
 	}
 	go giveBack() // ends by itself, after a collection
-	fresh := map[nft.Frontend]bool{}
-	for _, routes := range []nft.RouteMap{nft.ServiceIPs, nft.ServiceNodePorts} {
-		for f := range want.Routes[routes] {
-			fresh[f] = true
-		}
-	}
 	elements, rules := p.Sizes()
 	total := 0
 	for _, n := range elements {
 		total += n
 	}
 	d.cfg.Log.Info("table loaded", "table", fmt.Sprint(family, " ", nft.TableName),
-		"frontends", len(fresh), "elements", total, "rules", rules, "took", time.Since(start).Round(time.Millisecond))
-	return fresh, nil
+		"frontends", len(flows), "elements", total, "rules", rules, "took", time.Since(start).Round(time.Millisecond))
+	return flows, nil
 }
 
 // withAddrs gives keys that name addresses, too.
@@ -154,7 +196,7 @@ func (d *Daemon) retire(ctx context.Context, now time.Time) {
 		p := d.programs[family]
 		before := p.Done()
 		n, err := p.Retire(ctx, now, retireAfter)
-		d.metrics.did(family, before, p)
+		d.did(family, before, p)
 		if err != nil {
 			d.cfg.Log.Error(err, "rules for unused numbers of endpoints and session affinities are not deleted")
 		}
@@ -174,7 +216,7 @@ func (d *Daemon) unpin(now time.Time) (next time.Time, more bool) {
 		}
 		before := p.Done()
 		n, err := p.Unpin(now)
-		d.metrics.did(family, before, p)
+		d.did(family, before, p)
 		if err != nil {
 			d.cfg.Log.Error(err, "clients may stay pinned to endpoints that left, trying again", "table", fmt.Sprint(family, " ", nft.TableName))
 		}

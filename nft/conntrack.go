@@ -19,6 +19,7 @@ const (
 	ctDelete = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 
 	ctaTupleOrig  = 1
+	ctaTupleReply = 2
 	ctaStatus     = 3
 	ctaID         = 12
 	ctaZone       = 18
@@ -26,9 +27,12 @@ const (
 
 	ctaTupleIP    = 1
 	ctaTupleProto = 2
+	ctaIPv4Src    = 1
 	ctaIPv4Dst    = 2
+	ctaIPv6Src    = 3
 	ctaIPv6Dst    = 4
 	ctaProtoNum   = 1
+	ctaProtoSrc   = 2
 	ctaProtoDst   = 3
 
 	statusDstNAT = 1 << 5
@@ -37,17 +41,30 @@ const (
 // flow is a conntrack entry, as much of it as we look at. The slices are valid
 // during the call that delivers it.
 type flow struct {
-	to         Frontend // its original destination
-	translated bool
-	tuple      []byte // of the original direction, as the kernel gave it
-	zone, id   []byte
+	Flow
+	tuple    []byte // of the original direction, as the kernel gave it
+	zone, id []byte
+}
+
+// A Flow is a conntrack entry.
+type Flow struct {
+	To         Frontend       // its original destination, always with an address
+	Endpoint   netip.AddrPort // who answers
+	Translated bool           // To is not the Endpoint, by DNAT
 }
 
 // DeleteUntranslated deletes the conntrack entries of a family whose original
 // destination matches and that carry no DNAT: they began before the destination was
-// a frontend, and their packets would go past it for as long as they last. The
-// table is read as a stream and never held. It gives the number of entries deleted.
+// a frontend, and their packets would go past it for as long as they last. It gives the
+// number of entries deleted.
 func DeleteUntranslated(ctx context.Context, family Family, match func(Frontend) bool) (int, error) {
+	return DeleteFlows(ctx, family, false, func(f Flow) bool { return !f.Translated && match(f.To) })
+}
+
+// DeleteFlows deletes the conntrack entries of a family that are stale. Without translated
+// it need not be asked about those that carry a DNAT. The table is read as a stream and
+// never held. It gives the number of entries deleted.
+func DeleteFlows(ctx context.Context, family Family, translated bool, stale func(Flow) bool) (int, error) {
 	list, err := openDump()
 	if err != nil {
 		return 0, err
@@ -60,8 +77,8 @@ func DeleteUntranslated(ctx context.Context, family Family, match func(Frontend)
 	defer func() { _ = remove.close() }()
 
 	deleted := 0
-	err = list.flows(family, func(f flow) error {
-		if f.translated || !match(f.to) {
+	err = list.flows(family, translated, func(f flow) error {
+		if !stale(f.Flow) {
 			return ctx.Err()
 		}
 		gone, err := remove.deleteFlow(family, f)
@@ -71,22 +88,26 @@ func DeleteUntranslated(ctx context.Context, family Family, match func(Frontend)
 		return err
 	})
 	if err != nil {
-		return deleted, fmt.Errorf("delete untranslated conntrack entries of family %s: %w", family, err)
+		return deleted, fmt.Errorf("delete stale conntrack entries of family %s: %w", family, err)
 	}
 	return deleted, nil
 }
 
-// flows lists the entries without DNAT. Kernels before 5.17 do not know the mask and
-// list all.
-func (d *dump) flows(family Family, f func(flow) error) error {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
-		{Type: ctaStatus, Data: binary.BigEndian.AppendUint32(nil, 0)},
-		{Type: ctaStatusMask, Data: binary.BigEndian.AppendUint32(nil, statusDstNAT)},
-	})
-	if err != nil {
-		return fmt.Errorf("encode request: %w", err)
+// flows lists the entries, without translated those without DNAT only. Kernels before
+// 5.17 do not know the mask and list all.
+func (d *dump) flows(family Family, translated bool, f func(flow) error) error {
+	request := ctHeader(family)
+	if !translated {
+		attrs, err := netlink.MarshalAttributes([]netlink.Attribute{
+			{Type: ctaStatus, Data: binary.BigEndian.AppendUint32(nil, 0)},
+			{Type: ctaStatusMask, Data: binary.BigEndian.AppendUint32(nil, statusDstNAT)},
+		})
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		request = append(request, attrs...)
 	}
-	return d.run(ctGet, append(ctHeader(family), attrs...), func(payload []byte) error {
+	return d.run(ctGet, request, func(payload []byte) error {
 		entry, err := parseFlow(payload[4:])
 		if err != nil {
 			return err
@@ -108,9 +129,13 @@ func parseFlow(attrs []byte) (flow, error) {
 		switch kind {
 		case ctaTupleOrig:
 			f.tuple = v
-			return parseTuple(v, &f.to)
+			return parseTuple(v, &f.To)
+		case ctaTupleReply:
+			var err error
+			f.Endpoint, err = sourceOf(v)
+			return err
 		case ctaStatus:
-			f.translated = len(v) == 4 && binary.BigEndian.Uint32(v)&statusDstNAT != 0
+			f.Translated = len(v) == 4 && binary.BigEndian.Uint32(v)&statusDstNAT != 0
 		case ctaZone:
 			f.zone = v
 		case ctaID:
@@ -135,6 +160,24 @@ func parseTuple(tuple []byte, to *Frontend) error {
 			return nil
 		})
 	})
+}
+
+// sourceOf gives the source of a tuple.
+func sourceOf(tuple []byte) (netip.AddrPort, error) {
+	var addr netip.Addr
+	var port uint16
+	err := eachAttr(tuple, func(part uint16, v []byte) error {
+		return eachAttr(v, func(kind uint16, field []byte) error {
+			switch {
+			case part == ctaTupleIP && (kind == ctaIPv4Src || kind == ctaIPv6Src):
+				addr, _ = netip.AddrFromSlice(field)
+			case part == ctaTupleProto && kind == ctaProtoSrc && len(field) == 2:
+				port = binary.BigEndian.Uint16(field)
+			}
+			return nil
+		})
+	})
+	return netip.AddrPortFrom(addr, port), err
 }
 
 // deleteFlow deletes just this entry, and says whether it was still there.

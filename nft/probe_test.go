@@ -76,11 +76,11 @@ func TestFlowsAreToldApartByTheirStatus(t *testing.T) {
 		attr(ctaTupleProto, slices.Concat(attr(ctaProtoNum, 17), attr(ctaProtoDst, 0, 53))...))...)
 	for status, want := range map[byte]bool{0: false, 8: false, statusDstNAT: true, statusDstNAT | 8: true} {
 		f, err := parseFlow(slices.Concat(tuple, attr(ctaStatus, 0, 0, 0, status), attr(ctaID, 1, 2, 3, 4)))
-		if err != nil || f.translated != want {
-			t.Errorf("status %#x: translated %v (%v), want %v", status, f.translated, err, want)
+		if err != nil || f.Translated != want {
+			t.Errorf("status %#x: translated %v (%v), want %v", status, f.Translated, err, want)
 		}
-		if to := (Frontend{netip.MustParseAddr("10.96.0.1"), 17, 53}); f.to != to || string(f.id) != "\x01\x02\x03\x04" {
-			t.Errorf("got a flow to %v with ID %v, want %v", f.to, f.id, to)
+		if to := (Frontend{netip.MustParseAddr("10.96.0.1"), 17, 53}); f.To != to || string(f.id) != "\x01\x02\x03\x04" {
+			t.Errorf("got a flow to %v with ID %v, want %v", f.To, f.id, to)
 		}
 	}
 }

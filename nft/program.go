@@ -21,6 +21,8 @@ var ErrUnknown = errors.New("the kernel's state is not known, a load is due")
 type Program struct {
 	rules    rulesetWriter
 	elements *elementWriter
+	// doubted says that a rule may be another one than its place says.
+	doubted bool
 
 	have   State
 	known  bool
@@ -56,6 +58,12 @@ func Open(c Config) (*Program, error) {
 	}, nil
 }
 
+// WatchedBy tells a monitor which commits are the program's.
+func (p *Program) WatchedBy(m *Monitor) {
+	p.rules.monitor = m
+	p.elements.watchedBy(m)
+}
+
 // Close ends the connection to the kernel, and changes nothing in it.
 func (p *Program) Close() error { return p.elements.close() }
 
@@ -69,8 +77,9 @@ func (p *Program) Reconfigure(c Config) {
 	p.known = false
 }
 
-// Doubt says that somebody else may have changed the table: the next Load reads it.
-func (p *Program) Doubt() { p.known = false }
+// Doubt says that somebody else may have changed the table: the next Load reads it, and
+// writes the rules again, since it cannot tell one from another.
+func (p *Program) Doubt() { p.known, p.doubted = false, true }
 
 // Done gives the operations in the kernel since Open.
 func (p *Program) Done() Operations { return p.total }
@@ -126,7 +135,7 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	if err := p.fill(ctx, cold, have, want, first); err != nil {
 		return err
 	}
-	p.have, p.known = want, true
+	p.have, p.known, p.doubted = want, true, false
 	p.stale.all(want.Affinities)
 	return p.tidy(ctx, k)
 }
@@ -192,7 +201,7 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 // openRules replaces the rules of a table that is there, unless they are ours.
 func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
 	p.setRules(variable{k.order, k.affinities()})
-	if p.rules.current(k) {
+	if !p.doubted && p.rules.current(k) {
 		return false, nil
 	}
 	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })

@@ -25,6 +25,7 @@ const patience = 30 * time.Second
 type rulesetWriter struct {
 	skeleton Skeleton
 	nft      knftables.Interface
+	monitor  *Monitor
 }
 
 // A variable part of the rules: the counts, which are tried in this order, and the
@@ -237,7 +238,12 @@ func (w rulesetWriter) reduce(ctx context.Context, stay, gone variable, concerne
 func (w rulesetWriter) run(ctx context.Context, tx *knftables.Transaction, step string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	ended := func(bool) {}
+	if w.monitor != nil {
+		ended = w.monitor.Expect(w.skeleton.Family)
+	}
 	err := w.nft.Run(ctx, tx)
+	ended(err == nil)
 	if err == nil {
 		return nil
 	}

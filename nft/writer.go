@@ -46,20 +46,33 @@ func (c *Operations) add(o Operations) {
 
 // elementWriter writes elements by netlink.
 type elementWriter struct {
-	family Family
-	table  *nftables.Table
-	conn   *nftables.Conn
+	family  Family
+	port    uint32 // by which its commits are known
+	monitor *Monitor
+	closed  func() // tells the monitor that the port is not ours any more
+	table   *nftables.Table
+	conn    *nftables.Conn
 }
 
 func newElementWriter(family Family) (*elementWriter, error) {
+	var port uint32
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 		// Both try the FORCE variant first, which CAP_NET_ADMIN allows.
+		port = c.PID()
 		return errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer))
 	}))
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket for nftables: %w", err)
 	}
-	return &elementWriter{family: family, table: kernelTable(family), conn: conn}, nil
+	return &elementWriter{family: family, port: port, closed: func() {}, table: kernelTable(family), conn: conn}, nil
+}
+
+// watchedBy tells a monitor which commits are ours.
+func (w *elementWriter) watchedBy(m *Monitor) {
+	w.monitor = m
+	if m != nil {
+		w.closed = m.Own(w.port)
+	}
 }
 
 // firstOf gives the first of the errors that one transaction gave, one for each
@@ -75,10 +88,11 @@ func firstOf(err error) error {
 }
 
 func (w *elementWriter) reopen() error {
-	_ = w.conn.CloseLasting() // of no use any more
+	_ = w.close() // of no use any more
 	fresh, err := newElementWriter(w.family)
 	if err == nil {
-		w.conn = fresh.conn
+		w.conn, w.port = fresh.conn, fresh.port
+		w.watchedBy(w.monitor)
 	}
 	return err
 }
@@ -91,7 +105,11 @@ func kernelTable(f Family) *nftables.Table {
 	return t
 }
 
-func (w *elementWriter) close() error { return w.conn.CloseLasting() }
+func (w *elementWriter) close() error {
+	w.closed()
+	w.closed = func() {}
+	return w.conn.CloseLasting()
+}
 
 // write applies changes in as few transactions as the bound allows. On an error
 // what the kernel holds is unknown.

@@ -57,12 +57,7 @@ func newNode(t *testing.T) *node {
 	t.Helper()
 	n := &node{NS: netns.New(t, "node")}
 	n.Addr(t, "lo", four+"/32", otherFour+"/32", six+"/128")
-	if !until(func() bool { // an address of IPv6 takes a moment
-		_, err := n.ask(t.Context(), http.MethodGet, six, port, "/")
-		return errors.Is(err, syscall.ECONNREFUSED)
-	}) {
-		t.Fatalf("%s is not there", six)
-	}
+	n.reach(t, six)
 	n.healthy.Store(true)
 	n.Services = NewServices(ServicesConfig{
 		Healthy: n.healthy.Load, Log: logr.Discard(), Retry: 20 * time.Millisecond,
@@ -73,6 +68,17 @@ func newNode(t *testing.T) *node {
 		},
 	})
 	return n
+}
+
+// reach waits until an address of the namespace has a route, which takes IPv6 a moment.
+func (n *node) reach(t *testing.T, addr string) {
+	t.Helper()
+	if !until(func() bool {
+		_, err := n.ask(t.Context(), http.MethodGet, addr, port, "/")
+		return !errors.Is(err, syscall.ENETUNREACH)
+	}) {
+		t.Fatalf("no route to %s", addr)
+	}
 }
 
 // run answers in the namespace until the test ends.
@@ -326,6 +332,7 @@ func TestA9_7AnAddressThatComesLaterIsListenedOn(t *testing.T) {
 		t.Fatalf("%v listen, want one: link-local addresses mean nothing without a link", n.listening(t, port))
 	}
 	n.Addr(t, "lo", late+"/128")
+	n.reach(t, late)
 	n.codes(t, "when it is there", port, map[string]int{late: 200})
 	if told := n.told(); len(told) != 0 {
 		t.Errorf("failures: %v", told)
@@ -362,7 +369,10 @@ func TestA9_8R36AClashIsReportedOnceAndTriedAgain(t *testing.T) {
 	n.Sync(both)
 	n.codes(t, "beside a clash", other, everywhere(200))
 	tells("the port is taken", clash)
-	for range 5 { // neither another try nor another sync is news
+	tick := time.NewTicker(n.cfg.Retry)
+	defer tick.Stop()
+	for range 10 { // neither another try nor another sync is news
+		<-tick.C
 		n.Sync(both)
 		n.codes(t, "beside a clash", other, map[string]int{four: 200})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	promodel "github.com/prometheus/common/model"
@@ -379,6 +380,34 @@ func TestDaemonsOfOneProcessCountApart(t *testing.T) {
 	if got := [2]float64{value(scrape(t, a), name, "IPv4"), value(scrape(t, b), name, "IPv4")}; got != [2]float64{1, 0} {
 		t.Errorf("got %v, want 1 and 0", got)
 	}
+}
+
+func TestWhatCannotBeReadIsLoggedAndLeftOut(t *testing.T) {
+	lines := make(chan string, 10)
+	cfg := config()
+	cfg.Log = logTo(lines)
+	m := New(cfg)
+	m.registry.MustRegister(broken{})
+	if got := value(scrape(t, m), "onerule_build_info", "test"); got != 1 {
+		t.Errorf("onerule_build_info is %v, want 1", got)
+	}
+	select {
+	case line := <-lines:
+		if !strings.Contains(line, "out of order") {
+			t.Errorf("the log says %q", line)
+		}
+	default:
+		t.Error("the log says nothing")
+	}
+}
+
+// broken is a collector that can't read what it should.
+type broken struct{}
+
+func (broken) Describe(chan<- *prometheus.Desc) {}
+
+func (broken) Collect(to chan<- prometheus.Metric) {
+	to <- prometheus.NewInvalidMetric(prometheus.NewDesc("broken", "", nil, nil), errors.New("out of order"))
 }
 
 func TestOneThatWaitsHasAnAge(t *testing.T) {

@@ -1,7 +1,9 @@
 package source
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -60,23 +62,29 @@ func (f *findings) externalIP(list *[]netip.Addr, field, text string) {
 	}
 }
 
-// sourceRanges gives the ranges that are good. If none is, though some are said, nobody
-// is let in: who restricts a Service does not mean to open it.
+// sourceRanges gives the ranges that are good. Where bad ones are all that is said of a
+// family, nobody of it is let in: who restricts a Service does not mean to open it.
 func (f *findings) sourceRanges(texts []string) []netip.Prefix {
-	trimmed := make([]string, len(texts))
+	var bad, good [2]bool // of IPv4 and IPv6
+	ranges := make([]netip.Prefix, 0, len(texts))
 	for i, text := range texts {
-		trimmed[i] = strings.TrimSpace(text)
+		text = strings.TrimSpace(text) // which the API takes
+		p, err := parsePrefix(text)
+		if err == nil {
+			good[0], good[1] = good[0] || p.Addr().Is4(), good[1] || p.Addr().Is6()
+			ranges = append(ranges, p)
+			continue
+		}
+		f.add(model.ReasonInvalidAddress, fmt.Sprintf("spec.loadBalancerSourceRanges[%d]", i), err.Error())
+		v4, v6 := strings.Contains(text, "."), strings.Contains(text, ":")
+		bad[0], bad[1] = bad[0] || v4 || !v6, bad[1] || v6 || !v4 // what looks like neither counts for both
 	}
-	ranges := f.prefixes("spec.loadBalancerSourceRanges", trimmed)
-	if len(texts) > 0 && len(ranges) == 0 {
-		return nobody()
+	for v6, nobody := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		if bad[v6] && !good[v6] {
+			ranges = append(ranges, netip.PrefixFrom(nobody, nobody.BitLen())) // no client has that address
+		}
 	}
 	return ranges
-}
-
-// nobody are ranges that no client is in.
-func nobody() []netip.Prefix {
-	return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 32), netip.PrefixFrom(netip.IPv6Unspecified(), 128)}
 }
 
 func (f *findings) affinity(spec *corev1.ServiceSpec) uint32 {
@@ -94,11 +102,14 @@ func (f *findings) affinity(spec *corev1.ServiceSpec) uint32 {
 	return uint32(seconds)
 }
 
+// nodePort gives the NodePort of the i-th port. An API server lets no other type have one.
 func (f *findings) nodePort(s *corev1.Service, i int) uint16 {
-	if !hasNodePorts(s) {
+	field, n := fmt.Sprintf("spec.ports[%d].nodePort", i), s.Spec.Ports[i].NodePort
+	if n != 0 && !hasNodePorts(s) {
+		f.add(model.ReasonInvalidPort, field, fmt.Sprintf("%d is none that a Service of type %s can have", n, cmp.Or(s.Spec.Type, corev1.ServiceTypeClusterIP)))
 		return 0
 	}
-	return f.number(fmt.Sprintf("spec.ports[%d].nodePort", i), s.Spec.Ports[i].NodePort)
+	return f.number(field, n)
 }
 
 // number gives a port number that may be missing.
@@ -120,7 +131,7 @@ func triggered(annotations map[string]string) int64 {
 		return 0
 	}
 	t, err := time.Parse(time.RFC3339Nano, text)
-	if err != nil {
+	if err != nil || t.Before(time.Unix(0, 0)) || t.After(time.Unix(0, math.MaxInt64)) {
 		return 0
 	}
 	return t.UnixNano()

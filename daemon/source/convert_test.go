@@ -444,7 +444,7 @@ func TestNotesOfOneObjectAreBounded(t *testing.T) {
 }
 
 // TestConversionAllocatesLittle guards the memory of a large cluster: a slice is the
-// value, its ports and its endpoints, whatever the number of endpoints.
+// value, its ports and its endpoints, whatever the number of endpoints and their hints.
 func TestConversionAllocatesLittle(t *testing.T) {
 	s := webSlice(func(s *discoveryv1.EndpointSlice) {
 		s.Endpoints = nil
@@ -452,12 +452,23 @@ func TestConversionAllocatesLittle(t *testing.T) {
 			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 				Addresses: []string{fmt.Sprintf("10.0.0.%d", i+1)},
 				NodeName:  ptr(fmt.Sprintf("node-%d", i%3)),
+				Hints:     hintsOf([]string{fmt.Sprintf("zone-%d", i%3), "zone-3"}, []string{fmt.Sprintf("node-%d", i%3)}),
 			})
 		}
 	})
 	c := newConverter()
 	if got := testing.AllocsPerRun(100, func() { c.slice(s) }); got > 3 {
 		t.Errorf("got %v allocations for a slice of 10 endpoints, want at most 3", got)
+	}
+	kept := map[*model.Hints]bool{}
+	for range 10 {
+		m, _ := c.slice(s)
+		for _, e := range m.Endpoints {
+			kept[e.Hints] = true
+		}
+	}
+	if len(kept) != 3 {
+		t.Errorf("got %d values for 3 different hints, want 3", len(kept))
 	}
 }
 

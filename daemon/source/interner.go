@@ -1,7 +1,7 @@
 package source
 
 import (
-	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -45,10 +45,18 @@ func (i *interner) of(s string) string {
 	return s
 }
 
-// hints gives the model's form of hints, one for all endpoints that have the same.
+// hints gives the model's form of hints, one for all endpoints that have the same: an
+// endpoint keeps a pointer, whatever they say.
 func (i *interner) hints(h *discoveryv1.EndpointHints) *model.Hints {
 	if h == nil || len(h.ForZones)+len(h.ForNodes) == 0 {
 		return nil
+	}
+	key := appendHints(make([]byte, 0, 256), h)
+	i.mu.Lock()
+	kept := i.shared[string(key)]
+	i.mu.Unlock()
+	if kept != nil {
+		return kept
 	}
 	made := &model.Hints{}
 	for _, z := range h.ForZones {
@@ -57,15 +65,25 @@ func (i *interner) hints(h *discoveryv1.EndpointHints) *model.Hints {
 	for _, n := range h.ForNodes {
 		made.Nodes = append(made.Nodes, i.of(n.Name))
 	}
-	key := fmt.Sprintf("%q %q", made.Zones, made.Nodes)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if kept, ok := i.shared[key]; ok {
+	if kept := i.shared[string(key)]; kept != nil {
 		return kept
 	}
 	if len(i.shared) >= maxInterned {
 		clear(i.shared)
 	}
-	i.shared[key] = made
+	i.shared[string(key)] = made
 	return made
+}
+
+// appendHints adds a text that only equal hints have.
+func appendHints(key []byte, h *discoveryv1.EndpointHints) []byte {
+	for _, z := range h.ForZones {
+		key = strconv.AppendQuote(append(key, 'z'), z.Name)
+	}
+	for _, n := range h.ForNodes {
+		key = strconv.AppendQuote(append(key, 'n'), n.Name)
+	}
+	return key
 }

@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"onerule/daemon/config"
+	"onerule/daemon/health"
+	"onerule/daemon/metrics"
+	"onerule/daemon/model"
+	"onerule/nft"
+)
+
+// An Event is for people who look at an object of the cluster.
+type Event struct {
+	Object model.Key
+	Reason string // in the words of kube-proxy, where it has one
+	Note   string
+}
+
+// event tells an event, if anybody listens.
+func (d *Daemon) event(e Event) {
+	if d.cfg.Event != nil {
+		d.cfg.Event(e)
+	}
+}
+
+// observe makes what others see of the daemon.
+func (d *Daemon) observe() {
+	var labels []string
+	for _, f := range d.cfg.Families {
+		labels = append(labels, familyLabel(f))
+	}
+	d.health = health.NewProxy(health.ProxyConfig{
+		Families:   labels,
+		StaleAfter: staleAfter(d.settings),
+		Waiting:    d.waiting,
+		Eligible:   !d.cfg.KnownNode,
+		Answered:   func(path string, code int) { d.metrics.Answered(path, code) },
+	})
+	d.checks = health.NewServices(health.ServicesConfig{
+		Healthy: d.health.Healthy,
+		Log:     d.cfg.Log,
+		Failed: func(service model.Name, port uint16, err error) {
+			d.event(Event{
+				Object: model.Key{Kind: model.KindService, Name: service}, Reason: "FailedToStartServiceHealthcheck",
+				Note: fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", d.settings.Node, service, port, errors.Unwrap(err)),
+			})
+		},
+	})
+	d.metrics = metrics.New(metrics.Config{
+		Version:            d.cfg.Version,
+		Families:           labels,
+		ForeignKinds:       foreignKinds(),
+		Features:           d.cfg.Features,
+		LocalhostNodePorts: d.settings.LocalhostNodePorts,
+		PendingAge:         d.health.Pending,
+		Counters:           counters,
+		Log:                d.cfg.Log,
+	})
+	d.metrics.Skipped(nil)
+}
+
+// staleAfter is how long a change may wait for the kernel.
+func staleAfter(s config.Settings) time.Duration { return 2 * s.SyncPeriod }
+
+// counters reads what the rules of a family have counted.
+func counters(_ context.Context, label string) (metrics.Counters, error) {
+	family := nft.IPv4
+	if label == familyLabel(nft.IPv6) {
+		family = nft.IPv6
+	}
+	named, err := nft.Counters(family)
+	return metrics.Counters{Named: named}, err
+}
+
+func familyLabel(f nft.Family) string {
+	if f == nft.IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// did takes note of what was done in the kernel since before.
+func (d *Daemon) did(family nft.Family, before nft.Operations, p *nft.Program) {
+	label, now := familyLabel(family), p.Done()
+	d.metrics.Operated(label, map[string]int{
+		"transaction": now.Transactions - before.Transactions,
+		"add":         now.Added - before.Added,
+		"delete":      now.Deleted - before.Deleted,
+		"ruleset":     now.Rulesets - before.Rulesets,
+		"list":        now.Listings - before.Listings,
+		"afresh":      now.Afresh - before.Afresh,
+	})
+	elements, rules := p.Sizes()
+	d.metrics.Holds(label, elements, rules)
+}
+
+// HealthHandler answers /healthz, which is 503 until everything has been loaded, and
+// while changes do not get into the kernel or the node is being removed, and /livez.
+func (d *Daemon) HealthHandler() http.Handler { return d.health.Handler() }
+
+// MetricsHandler answers /metrics.
+func (d *Daemon) MetricsHandler() http.Handler { return d.metrics.Handler() }
+
+// listenAt gives the addresses of healthCheckNodePorts: those of NodePorts.
+func (d *Daemon) listenAt() []netip.Addr {
+	var list []netip.Addr
+	for _, family := range d.cfg.Families {
+		if !d.addrs.everywhere(d.settings, family) {
+			list = append(list, d.addrs.nodePorts(d.settings, family)...)
+			continue
+		}
+		any := netip.IPv4Unspecified()
+		if family == nft.IPv6 {
+			any = netip.IPv6Unspecified()
+		}
+		list = append(list, any)
+	}
+	return list
+}
+
+// tellChecks tells healthCheckNodePorts what plans say.
+func (d *Daemon) tellChecks() {
+	checks := map[uint16]health.Check{}
+	for port, c := range d.ledger.HealthChecks() {
+		checks[port] = health.Check{Service: c.Service, Endpoints: c.Endpoints}
+	}
+	d.checks.Sync(checks)
+}

@@ -1,0 +1,55 @@
+package daemon
+
+import (
+	"context"
+	"time"
+
+	"onerule/nft"
+)
+
+// betweenRepairs is how long after a change by others the next one is looked at: whoever
+// goes on changing our tables does not keep us from everything else.
+const betweenRepairs = 250 * time.Millisecond
+
+// watch puts what others do to our tables into the mailbox, until ctx ends.
+func (d *Daemon) watch(ctx context.Context) {
+	ended := make(chan error, 1)
+	go func() { ended <- d.monitor.Run(ctx) }() // ends with ctx
+	for {
+		select {
+		case <-d.monitor.Suspect():
+			d.mailbox.foreign(d.monitor.Take())
+		case err := <-ended:
+			if err != nil {
+				d.cfg.Log.Error(err, "changes of our tables by others are not seen any more")
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(betweenRepairs):
+		}
+	}
+}
+
+// repair makes the tables that others changed be read and written again, and says so.
+func (d *Daemon) repair(found []nft.Foreign) {
+	for _, f := range found {
+		d.cfg.Log.Info("others changed our table, it is put right", "change", f.String())
+		d.metrics.ForeignChange(f.Kind.String())
+		d.event(Event{Object: d.nodeKey(), Reason: "RulesChangedByOthers", Note: f.String()})
+		for family, p := range d.programs {
+			if f.Family == 0 || f.Family == family {
+				p.Doubt()
+			}
+		}
+	}
+}
+
+func foreignKinds() []string {
+	var list []string
+	for k := nft.Lost; k.String() != nft.Kind(255).String(); k++ {
+		list = append(list, k.String())
+	}
+	return list
+}

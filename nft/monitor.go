@@ -1,0 +1,180 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// eventBuffer holds the events of a full load whole, should nobody read meanwhile:
+	// 100,000 elements are 13 to 19 MB of them, 300,000 are below what the kernel makes
+	// of this figure, which is twice as much.
+	eventBuffer = 64 << 20
+	// datagram is more than the kernel puts into one datagram of events.
+	datagram = 64 << 10
+)
+
+// A Monitor tells what others do to our tables, in both families, from what the kernel
+// tells of each commit in this network namespace. Commits of ours are known by the port
+// ID of the socket that they came through, see Own; those of an nft that we run by when
+// they were made, see Expect.
+type Monitor struct {
+	events  *netlink.Conn
+	asks    *netlink.Conn
+	suspect chan struct{}
+
+	mu      sync.Mutex
+	journal journal
+}
+
+// OpenMonitor listens to the commits in the caller's network namespace from now on.
+// Nothing is told before Run is called.
+func OpenMonitor() (*Monitor, error) { return openMonitor(eventBuffer) }
+
+func openMonitor(buffer int) (*Monitor, error) {
+	m := &Monitor{suspect: make(chan struct{}, 1)}
+	var err error
+	if m.events, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+		return nil, fmt.Errorf("open netlink socket for events of nftables: %w", err)
+	}
+	if m.asks, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
+		_ = m.events.Close()
+		return nil, fmt.Errorf("open netlink socket for generations of nftables: %w", err)
+	}
+	if err := m.listen(buffer); err != nil {
+		_ = m.Close()
+		return nil, fmt.Errorf("listen to nftables: %w", err)
+	}
+	return m, nil
+}
+
+func (m *Monitor) listen(buffer int) error {
+	// It tries the FORCE variant first, which CAP_NET_ADMIN allows.
+	if err := m.events.SetReadBuffer(buffer); err != nil {
+		return fmt.Errorf("set receive buffer: %w", err)
+	}
+	if err := m.events.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("join group of events: %w", err)
+	}
+	// What is in the buffer by now was before our time.
+	gen, err := m.generation()
+	m.journal = newJournal(gen)
+	return err
+}
+
+// Close lets the sockets go, once Run has ended.
+func (m *Monitor) Close() error { return errors.Join(m.events.Close(), m.asks.Close()) }
+
+// Suspect gives a value when Take has something to tell.
+func (m *Monitor) Suspect() <-chan struct{} { return m.suspect }
+
+// Take gives what others did since the last call, one entry for each family and kind,
+// in order.
+func (m *Monitor) Take() []Foreign {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.journal.take()
+}
+
+// Own says that what is committed through the socket with this port ID is ours, until
+// the returned function is called: when the socket is closed, another process may get
+// its number.
+func (m *Monitor) Own(port uint32) (closed func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.journal.own(port)
+	return func() { m.atGeneration(func(gen uint32) { m.journal.disown(port, gen) }) }
+}
+
+// Expect says that nft is about to be run by us for a table, and the returned function,
+// which must be called, that it has ended and whether it has committed something. If
+// the table saw more commits meanwhile than this one, all are told as those of others.
+func (m *Monitor) Expect(family Family) (ended func(committed bool)) {
+	var w *window
+	m.atGeneration(func(gen uint32) { w = m.journal.open(family, gen) })
+	return func(committed bool) {
+		m.atGeneration(func(gen uint32) { m.journal.close(w, gen, committed) })
+	}
+}
+
+// atGeneration calls f with the generation of the tables. If the kernel does not say it,
+// all that was made so far may have been made by others.
+func (m *Monitor) atGeneration(f func(gen uint32)) {
+	gen, err := m.generation()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.journal.lose()
+		gen = m.journal.gen
+	}
+	f(gen)
+	m.tell()
+}
+
+// tell wakes the one who waits for Suspect.
+func (m *Monitor) tell() {
+	if len(m.journal.found) == 0 {
+		return
+	}
+	select {
+	case m.suspect <- struct{}{}:
+	default: // not yet seen the last one
+	}
+}
+
+// generation asks for the number of the last commit to any table.
+func (m *Monitor) generation() (uint32, error) {
+	answers, err := m.asks.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETGEN, Flags: netlink.Request},
+		Data:   []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, 0},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation of nftables: %w", err)
+	}
+	for _, a := range answers {
+		if len(a.Data) < nfgenSize {
+			continue
+		}
+		if g, ok := parseGeneration(a.Data[nfgenSize:]); ok {
+			return g.id, nil
+		}
+	}
+	return 0, errors.New("ask for the generation of nftables: the kernel did not say")
+}
+
+// Run reads events until ctx is done.
+func (m *Monitor) Run(ctx context.Context) error {
+	raw, err := m.events.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("read events of nftables: %w", err)
+	}
+	wake := func() { _ = m.events.SetReadDeadline(time.Unix(1, 0)) } // fails on a closed socket only
+	defer context.AfterFunc(ctx, wake)()
+	r := eventReader{raw: raw, buf: make([]byte, datagram)}
+	for {
+		b, err := r.next()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, errDrained) {
+			return fmt.Errorf("read events of nftables: %w", err)
+		}
+		m.mu.Lock()
+		switch {
+		case errors.Is(err, errDrained):
+			m.journal.drained()
+		case err != nil:
+			m.journal.lose()
+		default:
+			m.journal.read(b)
+		}
+		m.tell()
+		m.mu.Unlock()
+	}
+}

@@ -1,0 +1,54 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+)
+
+// EventBuffer is what a monitor has for events.
+const EventBuffer = eventBuffer
+
+// OpenMonitorWith opens a monitor with a receive buffer of another size.
+func OpenMonitorWith(buffer int) (*Monitor, error) { return openMonitor(buffer) }
+
+// Behind says what keeps the monitor from having read all that the kernel has told.
+func (m *Monitor) Behind() error {
+	gen, err := m.generation()
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if later(gen, m.journal.gen) {
+		return fmt.Errorf("the monitor has read up to generation %d of %d", m.journal.gen, gen)
+	}
+	return nil
+}
+
+// Remembers gives the number of windows and ports that the monitor still keeps.
+func (m *Monitor) Remembers() (windows, ports int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.journal.windows), len(m.journal.ours)
+}
+
+// RuleDigests gives the digests of the chains of a family's table, and one of all.
+func RuleDigests(family Family) (map[string]string, string, error) {
+	d, err := openDump()
+	if err != nil {
+		return nil, "", err
+	}
+	chains, err := ruleDigests(d, family)
+	return chains, rulesDigest(chains), errors.Join(err, d.close())
+}
+
+// Recovered says what keeps the monitor from telling everything again after a loss.
+func (m *Monitor) Recovered() error {
+	m.mu.Lock()
+	gap := m.journal.gap
+	m.mu.Unlock()
+	if gap {
+		return nil
+	}
+	return m.Behind()
+}
