@@ -61,6 +61,9 @@ type Daemon struct {
 	notes    map[string][]model.Note
 	// listening is where healthCheckNodePorts are.
 	listening []netip.Addr
+	warned    map[string]bool
+	loaded    chan struct{} // is closed once all tables are
+	firstLoad sync.Once
 	fatal     chan error // holds the first reason to end
 }
 
@@ -74,6 +77,8 @@ func New(cfg Config) (*Daemon, error) {
 		held:     map[nft.Family]held{},
 		programs: map[nft.Family]*nft.Program{},
 		notes:    map[string][]model.Note{},
+		warned:   map[string]bool{},
+		loaded:   make(chan struct{}),
 		fatal:    make(chan error, 1),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
@@ -119,13 +124,14 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var beside sync.WaitGroup
 	defer beside.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil) // before it waits: a panic must end the process, not hang in it
 	beside.Go(func() { d.cleaner.run(ctx) })
 	beside.Go(func() { d.checks.Run(ctx) })
 	beside.Go(func() { d.watch(ctx) })
+	beside.Go(func() { d.takeOver(ctx) })
 	beside.Go(func() { // ends with ctx
 		select {
 		case <-ctx.Done():

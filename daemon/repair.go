@@ -40,7 +40,7 @@ func (d *Daemon) repair(found []nft.Foreign) {
 		d.event(Event{Object: d.nodeKey(), Reason: "RulesChangedByOthers", Note: f.String()})
 		for family, p := range d.programs {
 			if f.Family == 0 || f.Family == family {
-				p.Doubt()
+				p.Doubt(f.Kind)
 			}
 		}
 	}

@@ -83,6 +83,7 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	if c, ok := l.changes[d.nodeKey()]; ok {
 		d.adoptNode(c.Node)
 	}
+	d.warn()
 	if at := d.listenAt(); !slices.Equal(at, d.listening) {
 		d.listening = at
 		d.checks.Listen(at)
@@ -95,7 +96,7 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	if now := d.planConfig(); now.WithoutExternalIPs != planned.WithoutExternalIPs || !slices.Equal(now.ClusterCIDRs, planned.ClusterCIDRs) {
 		return d.ledger.Reconfigure(now)
 	}
-	return plan.Applied{Touched: plan.NewKeys()}
+	return plan.Applied{Touched: plan.NewKeys(), Noted: map[model.Name][]model.Note{}}
 }
 
 func (d *Daemon) nodeKey() model.Key {
@@ -130,4 +131,14 @@ func (d *Daemon) adoptNode(n *model.Node) {
 // not known.
 func (d *Daemon) awaitsNode() bool {
 	return d.settings.Detector.Mode == config.NodeCIDR && !d.podCIDRs.known
+}
+
+// warn logs once where NodePorts are open at more addresses than one may think.
+func (d *Daemon) warn() {
+	for _, line := range d.settings.NodePortWarnings(d.addrs.node, d.podCIDRs.list) {
+		if !d.warned[line] {
+			d.warned[line] = true
+			d.cfg.Log.Info(line)
+		}
+	}
 }

@@ -50,6 +50,7 @@ func (d *Daemon) sync(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
+	d.firstLoad.Do(func() { close(d.loaded) })
 	if len(l.changes) > 0 {
 		took := time.Since(since)
 		d.metrics.Changed(took)

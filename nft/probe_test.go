@@ -2,13 +2,10 @@ package nft
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 )
 
 func TestVersionsBelowTheMinimumAreNamed(t *testing.T) {
@@ -45,11 +42,7 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte{20, 0, 0, 0, 3, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x04\x00\x01\x00", 8)))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		d := &dump{seq: 1}
-		_, _ = d.messages(b, func(body []byte) error {
-			_, err := parseFlow(body)
-			return err
-		})
+		_, _ = parseFlow(b)
 		_ = eachElement(b, func(e rawElement) error {
 			s := NewState()
 			for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", Endpoints.EmptySet()} {
@@ -81,25 +74,6 @@ func TestFlowsAreToldApartByTheirStatus(t *testing.T) {
 		}
 		if to := (Frontend{netip.MustParseAddr("10.96.0.1"), 17, 53}); f.To != to || string(f.id) != "\x01\x02\x03\x04" {
 			t.Errorf("got a flow to %v with ID %v, want %v", f.To, f.id, to)
-		}
-	}
-}
-
-// A dump that breaks off says why in its last message.
-func TestADumpThatBreaksOffIsAnError(t *testing.T) {
-	done := func(errno int32) []byte {
-		b := binary.NativeEndian.AppendUint32(nil, 20)
-		b = binary.NativeEndian.AppendUint16(b, unix.NLMSG_DONE)
-		b = binary.NativeEndian.AppendUint16(b, 0)
-		b = binary.NativeEndian.AppendUint32(b, 1)
-		b = binary.NativeEndian.AppendUint32(b, 0)
-		return binary.NativeEndian.AppendUint32(b, uint32(errno))
-	}
-	d := &dump{seq: 1}
-	for errno, want := range map[int32]error{0: nil, -int32(unix.ENOENT): unix.ENOENT} {
-		ended, err := d.messages(done(errno), func([]byte) error { return nil })
-		if !ended || !errors.Is(err, want) {
-			t.Errorf("%d: ended %v, error %v, want %v", errno, ended, err, want)
 		}
 	}
 }

@@ -77,9 +77,9 @@ func (p *Program) Reconfigure(c Config) {
 	p.known = false
 }
 
-// Doubt says that somebody else may have changed the table: the next Load reads it, and
-// writes the rules again, since it cannot tell one from another.
-func (p *Program) Doubt() { p.known, p.doubted = false, true }
+// Doubt says that somebody else changed the table: the next Load reads it, and writes
+// the rules again if they may have been changed, since it cannot tell one from another.
+func (p *Program) Doubt(k Kind) { p.known, p.doubted = false, p.doubted || k.Rules() }
 
 // Done gives the operations in the kernel since Open.
 func (p *Program) Done() Operations { return p.total }

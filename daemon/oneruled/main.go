@@ -21,7 +21,7 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	defer klog.Flush()
-	if err := command(version, actions{start: start}).ExecuteContext(ctx); err != nil {
+	if err := command(version, actions{start: start, initialize: initialize, cleanup: cleanup}).ExecuteContext(ctx); err != nil {
 		klog.Flush()
 		fmt.Fprintf(os.Stderr, "oneruled: %v\n", err)
 		return 1

@@ -317,6 +317,8 @@ current-context: x
 		{"a server instead of the file's", Connection{Kubeconfig: unreachable, Master: "http://" + s.addr}, acceptTypes},
 		{"a server alone", Connection{Master: "http://" + s.addr}, acceptTypes},
 		{"JSON alone", Connection{Kubeconfig: kubeconfig, ContentType: "application/json", AcceptContentTypes: "application/json"}, "application/json"},
+		{"JSON by what is accepted alone", Connection{Kubeconfig: kubeconfig, AcceptContentTypes: "application/json"}, "application/json"},
+		{"JSON by what is sent alone", Connection{Kubeconfig: kubeconfig, ContentType: "application/json"}, "application/json"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			client, err := Connect(c.in)
@@ -346,6 +348,32 @@ current-context: x
 		t.Run(c.name, func(t *testing.T) {
 			if _, err := Connect(c.in); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v, want an error that says %q", err, c.says)
+			}
+		})
+	}
+	for name, c := range map[string]struct {
+		in  Connection
+		qps float32
+	}{
+		"requests are limited to five a second": {Connection{Master: "http://127.0.0.1:1"}, 5},
+		"requests are limited as is said":       {Connection{Master: "http://127.0.0.1:1", QPS: 7.5, Burst: 3}, 7.5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := Connect(c.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			limit := client.core.GetRateLimiter()
+			if got := limit.QPS(); got != c.qps {
+				t.Errorf("got %v requests a second, want %v", got, c.qps)
+			}
+			for i := range c.in.Burst {
+				if !limit.TryAccept() {
+					t.Errorf("request %d of %d at once has to wait", i, c.in.Burst)
+				}
+			}
+			if c.in.Burst > 0 && limit.TryAccept() {
+				t.Errorf("request %d at once need not wait", c.in.Burst)
 			}
 		})
 	}

@@ -24,6 +24,9 @@ type Plan struct {
 	ServiceCIDR, SecondServiceCIDR netip.Prefix
 	// StrayVIPs is a range outside both, for ClusterIPs that no ServiceCIDR covers.
 	StrayVIPs netip.Prefix
+	// External and Balancers are ranges of addresses that only Services have: external
+	// IPs, and those of load balancers.
+	External, Balancers netip.Prefix
 	// ClusterCIDR holds the pods of all nodes.
 	ClusterCIDR netip.Prefix
 	// NodePods and OtherPods are the parts of it for each node.
@@ -40,6 +43,8 @@ func IPv4() Plan {
 		ServiceCIDR:       netip.MustParsePrefix("10.96.0.0/16"),
 		SecondServiceCIDR: netip.MustParsePrefix("10.97.0.0/24"),
 		StrayVIPs:         netip.MustParsePrefix("10.98.0.0/24"),
+		External:          netip.MustParsePrefix("198.51.100.0/25"),
+		Balancers:         netip.MustParsePrefix("198.51.100.128/25"),
 		ClusterCIDR:       netip.MustParsePrefix("10.244.0.0/16"),
 		NodePods:          netip.MustParsePrefix("10.244.1.0/24"),
 		OtherPods:         netip.MustParsePrefix("10.244.2.0/24"),
@@ -54,6 +59,8 @@ func IPv6() Plan {
 		ServiceCIDR:       netip.MustParsePrefix("fd00:96::/112"),
 		SecondServiceCIDR: netip.MustParsePrefix("fd00:97::/112"),
 		StrayVIPs:         netip.MustParsePrefix("fd00:98::/112"),
+		External:          netip.MustParsePrefix("2001:db8:51::/64"),
+		Balancers:         netip.MustParsePrefix("2001:db8:52::/64"),
 		ClusterCIDR:       netip.MustParsePrefix("fd00:244::/48"),
 		NodePods:          netip.MustParsePrefix("fd00:244:0:1::/64"),
 		OtherPods:         netip.MustParsePrefix("fd00:244:0:2::/64"),
@@ -92,6 +99,13 @@ func (p Plan) OtherPod(i int) netip.Addr { return Nth(p.OtherPods, 10+i) }
 
 // VIP is the ClusterIP with a number, 0 to 999.
 func (p Plan) VIP(i int) netip.Addr { return Nth(p.ServiceCIDR, 1+i) }
+
+// ExternalIP and BalancerIP are the external and the load balancer IP with a number, 0
+// to 99.
+func (p Plan) ExternalIP(i int) netip.Addr { return Nth(p.External, 1+i) }
+
+// BalancerIP is described with ExternalIP.
+func (p Plan) BalancerIP(i int) netip.Addr { return Nth(p.Balancers, 1+i) }
 
 // Nth gives the nth address of a range, 0 being its first.
 func Nth(p netip.Prefix, n int) netip.Addr {

@@ -37,12 +37,16 @@ func TestAddressesLieWhereTheyBelong(t *testing.T) {
 		for i := range 1000 {
 			check(p.VIP(i), p.ServiceCIDR)
 		}
+		for i := range 100 {
+			check(p.ExternalIP(i), p.External)
+			check(p.BalancerIP(i), p.Balancers)
+		}
 	}
 }
 
 func TestRangesAreApart(t *testing.T) {
 	for _, p := range addr.Both() {
-		apart := []netip.Prefix{p.ServiceCIDR, p.SecondServiceCIDR, p.StrayVIPs, p.NodePods, p.OtherPods, p.Uplink, p.Between}
+		apart := []netip.Prefix{p.ServiceCIDR, p.SecondServiceCIDR, p.StrayVIPs, p.External, p.Balancers, p.NodePods, p.OtherPods, p.Uplink, p.Between}
 		for i, a := range apart {
 			for _, b := range apart[:i] {
 				if a.Overlaps(b) {

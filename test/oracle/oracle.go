@@ -1,16 +1,16 @@
-// Package oracle says what a ClusterIP proxy must do, a second time and slowly:
-// from the objects of a cluster and one packet to what becomes of the packet. It
-// is written from the specification, row by row, and shares nothing with the code
-// that it judges but the facts: it sorts nothing away, remembers nothing and is in
-// no hurry, so that it can be checked by reading.
+// Package oracle says what a Service proxy must do, a second time and slowly: from the
+// objects of a cluster, what clients were pinned to and one packet to what becomes of
+// the packet. It is written from the specification, row by row, and shares nothing with
+// the code that it judges but the facts: it sorts nothing away, remembers nothing and is
+// in no hurry, so that it can be checked by reading.
 //
 // The IDs in the comments are the rows of the specification.
 package oracle
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"onerule/daemon/model"
 )
@@ -27,23 +27,38 @@ type Cluster struct {
 	Services     []model.Service
 	Slices       []model.EndpointSlice
 	ServiceCIDRs []model.ServiceCIDR
+	// Node is the object of the node that it is about; nil if there is none.
+	Node *model.Node
 }
 
 // A Config says which node it is about and how the proxy there is set up.
 type Config struct {
 	NodeName string
-	// NodeAddrs are the addresses of the node itself.
+	// NodeAddrs are the addresses that the node really has, but for loopback.
 	NodeAddrs []netip.Addr
+	// NodePortRanges say which of them take NodePorts. Without a range of a family all
+	// of that family do (A6.5).
+	NodePortRanges []netip.Prefix
 	// ClusterCIDRs tell pods from others, by source address. The first of a family
 	// counts. Without one of a family, nobody is told apart in that family (A2.1).
-	ClusterCIDRs  []netip.Prefix
+	ClusterCIDRs []netip.Prefix
+	// PodInterface tells pods from others in place of ClusterCIDRs, if it is not empty:
+	// the name of the interface that their packets come in by, or with * behind it the
+	// beginning of such names (A13).
+	PodInterface  string
 	MasqueradeAll bool
+	// RefuseWithoutLocal refuses in place of dropping where there are endpoints, but
+	// none that a Local policy allows.
+	RefuseWithoutLocal bool
+	// WithoutExternalIPs leaves spec.externalIPs out (A1.22).
+	WithoutExternalIPs bool
 }
 
 // An Origin is where the sender of a packet is.
 type Origin uint8
 
-// The origins: the three rows of the flow matrix (A2).
+// The origins: the three rows of the flow matrix (A2). Another node's pod is outside:
+// only its address tells it from others there.
 const (
 	Pod Origin = iota // a pod on the node
 	Node
@@ -57,6 +72,7 @@ func (o Origin) String() string { return [...]string{"pod", "node", "outside"}[o
 // sends it.
 type Packet struct {
 	From     Origin
+	Iif      string // the interface that it comes in by; empty if the node sends it
 	Src, Dst netip.Addr
 	Protocol model.Protocol
 	Port     uint16 // destination port; means nothing in an echo request
@@ -92,55 +108,59 @@ type Outcome struct {
 	Arrivals []Arrival
 }
 
-// Judge says what must become of a packet.
-func Judge(c Cluster, cfg Config, p Packet) Outcome {
-	if service, port, ok := c.owner(p); ok {
-		chosen := choose(c.endpoints(service, port, p.Dst))
-		if len(chosen) == 0 {
-			return Outcome{Verdict: Refused} // A3.1
-		}
-		return Outcome{Verdict: Reached, Arrivals: arrivals(chosen, cfg, p)} // A1.1
+// Judge says what must become of a packet, given the pins that earlier ones left.
+func Judge(c Cluster, cfg Config, pins Pins, p Packet) Outcome {
+	hit, ok := Find(c, cfg, p)
+	if !ok {
+		return unserved(c, cfg, p)
 	}
-	if c.isClusterIP(p.Dst) {
+	if !hit.admits(c.Node, p.Src) {
+		return Outcome{Verdict: Dropped} // A8.1, A8.3: also where nobody serves
+	}
+	if len(hit.Cluster) == 0 {
+		return Outcome{Verdict: Refused} // A3.1
+	}
+	candidates := hit.Candidates()
+	if len(candidates) == 0 {
+		if cfg.RefuseWithoutLocal {
+			return Outcome{Verdict: Refused}
+		}
+		return Outcome{Verdict: Dropped} // A3.2, A3.3
+	}
+	if to, pinned := hit.Pinned(pins, p.Src); pinned {
+		candidates = slices.DeleteFunc(slices.Clone(candidates), func(e Endpoint) bool { return e.To != to })
+	}
+	return Outcome{Verdict: Reached, Arrivals: arrivals(candidates, hit, cfg, p)} // A1.1
+}
+
+// unserved says what becomes of a packet that no Service has a port for.
+func unserved(c Cluster, cfg Config, p Packet) Outcome {
+	switch {
+	case c.isClusterIP(p.Dst):
 		// A1.3: a port or protocol that no Service has there. A1.4: nor an echo.
 		return Outcome{Verdict: Refused}
-	}
-	if c.inServiceCIDR(p.Dst) {
+	case c.isExternal(cfg, p.Dst) && !slices.Contains(cfg.NodeAddrs, p.Dst):
+		// The same; what the node itself has there is its own business.
+		return Outcome{Verdict: Refused}
+	case c.inServiceCIDR(p.Dst):
 		return Outcome{Verdict: Dropped} // A1.5
 	}
 	return Outcome{Verdict: Untouched}
 }
 
-// owner finds the Service and its port that answer for the packet's destination.
-// Where several claim it, the oldest Service has it, and of two as old the one
-// with the lower name. A1.2: the protocol is part of the claim.
-func (c Cluster) owner(p Packet) (model.Service, model.ServicePort, bool) {
-	byAge := slices.Clone(c.Services)
-	slices.SortFunc(byAge, func(a, b model.Service) int {
-		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
-	})
-	for _, s := range byAge {
-		if !slices.Contains(s.ClusterIPs, p.Dst) { // A1.23: its address of the packet's family, if it has one
-			continue
-		}
-		for _, port := range s.Ports {
-			if port.Protocol == p.Protocol && port.Port == p.Port {
-				return s, port, true
-			}
-		}
-	}
-	return model.Service{}, model.ServicePort{}, false
-}
-
 // isClusterIP says whether any Service holds the address, be it one whose
 // frontends all went to an older Service.
 func (c Cluster) isClusterIP(a netip.Addr) bool {
-	for _, s := range c.Services {
-		if slices.Contains(s.ClusterIPs, a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.Services, func(s model.Service) bool { return slices.Contains(s.ClusterIPs, a) })
+}
+
+// isExternal says the same of external and load balancer IPs that anything is served
+// at.
+func (c Cluster) isExternal(cfg Config, a netip.Addr) bool {
+	return slices.ContainsFunc(c.Services, func(s model.Service) bool {
+		kind, holds := holds(s, cfg, a)
+		return holds && kind != ClusterIP && len(s.Ports) > 0
+	})
 }
 
 func (c Cluster) inServiceCIDR(a netip.Addr) bool {
@@ -154,76 +174,10 @@ func (c Cluster) inServiceCIDR(a netip.Addr) bool {
 	return false
 }
 
-// An endpoint is an address and port of a service port, with what is known of it.
-type endpoint struct {
-	to   netip.AddrPort
-	fact model.Endpoint
-}
-
-// endpoints gathers the endpoints of a service port, of the destination's family
-// (A1.23), from all slices of the Service (A1.16), by the name of the slices. The
-// number of the port is the slice's, so that it may differ between slices (A1.17)
-// and from the Service's (A1.1).
-func (c Cluster) endpoints(s model.Service, port model.ServicePort, dst netip.Addr) []endpoint {
-	byName := slices.Clone(c.Slices)
-	slices.SortFunc(byName, func(a, b model.EndpointSlice) int { return a.Name.Compare(b.Name) })
-	var all []endpoint
-	for _, slice := range byName {
-		if slice.Name.Namespace != s.Name.Namespace || slice.Service != s.Name.Name {
-			continue
-		}
-		for _, sp := range slice.Ports {
-			if sp.Name != port.Name || sp.Protocol != port.Protocol {
-				continue
-			}
-			for _, ep := range slice.Endpoints {
-				if ep.Addr.Is4() == dst.Is4() {
-					all = merge(all, endpoint{netip.AddrPortFrom(ep.Addr, sp.Port), ep})
-				}
-			}
-		}
-	}
-	return all
-}
-
-// merge adds an endpoint. A1.16: where address and port are there already, a
-// terminating one never replaces what is there, and any other does.
-func merge(all []endpoint, e endpoint) []endpoint {
-	for i := range all {
-		if all[i].to == e.to {
-			if !e.fact.Terminating {
-				all[i] = e
-			}
-			return all
-		}
-	}
-	return append(all, e)
-}
-
-// choose gives the endpoints that new connections go to. A4.1: those that are
-// ready, and if there are none, those that serve while they terminate. A4.3: what
-// is neither ready nor terminating is never chosen. A4.4: ready is ready, whatever
-// else is said.
-func choose(all []endpoint) []endpoint {
-	var ready, leaving []endpoint
-	for _, e := range all {
-		if e.fact.Ready {
-			ready = append(ready, e)
-		}
-		if e.fact.Serving && e.fact.Terminating {
-			leaving = append(leaving, e)
-		}
-	}
-	if len(ready) > 0 {
-		return ready
-	}
-	return leaving
-}
-
-func arrivals(chosen []endpoint, cfg Config, p Packet) []Arrival {
+func arrivals(chosen []Endpoint, hit Hit, cfg Config, p Packet) []Arrival {
 	var list []Arrival
 	for _, e := range chosen {
-		list = append(list, Arrival{e.to, masqueraded(e, cfg, p)})
+		list = append(list, Arrival{e.To, masqueraded(e, hit, cfg, p)})
 	}
 	slices.SortFunc(list, func(a, b Arrival) int { return a.Endpoint.Compare(b.Endpoint) })
 	return list
@@ -231,29 +185,38 @@ func arrivals(chosen []endpoint, cfg Config, p Packet) []Arrival {
 
 // masqueraded says whether an endpoint sees the node's address in place of the
 // sender's.
-func masqueraded(e endpoint, cfg Config, p Packet) bool {
-	if p.From != Node && slices.Contains(cfg.NodeAddrs, e.to.Addr()) {
+func masqueraded(e Endpoint, hit Hit, cfg Config, p Packet) bool {
+	if p.From != Node && slices.Contains(cfg.NodeAddrs, e.To.Addr()) {
 		// A2.11: the packet is at its end on this node, and answers come from here
 		// again. Masquerade is for what is sent on.
 		return false
 	}
-	if cfg.MasqueradeAll { // A2.2
-		return true
+	if p.Src == e.To.Addr() && e.IsHere(cfg) {
+		return true // A2.4: a pod that reaches itself. A1.14: only where the node is known to be ours.
 	}
-	if cidr, ok := cfg.clusterCIDR(p.Dst); ok && !cidr.Contains(p.Src) {
-		return true // A2: not from a pod
+	pod, known := cfg.isPod(p)
+	switch {
+	case hit.Kind == ClusterIP:
+		return cfg.MasqueradeAll || known && !pod // A2, A2.1, A2.2
+	case !hit.Local:
+		return true // A2
 	}
-	// A2.4: a pod that reaches itself. A1.14: only where the node is known to be ours.
-	return p.Src == e.to.Addr() && e.fact.Node != "" && e.fact.Node == cfg.NodeName
+	return !pod && p.From == Node // A2: the short circuit of a pod and the way of outside keep the address
 }
 
-// clusterCIDR gives the range that tells pods of the address's family (A13: the
-// first), or false (A2.1).
-func (c Config) clusterCIDR(a netip.Addr) (netip.Prefix, bool) {
+// isPod says whether the sender is taken for a pod, and whether pods are told apart at
+// all (A2.1, A13). Who is taken for one is one, also on the node itself.
+func (c Config) isPod(p Packet) (pod, known bool) {
+	if c.PodInterface != "" {
+		if beginning, open := strings.CutSuffix(c.PodInterface, "*"); open {
+			return strings.HasPrefix(p.Iif, beginning), true
+		}
+		return p.Iif == c.PodInterface, true
+	}
 	for _, cidr := range c.ClusterCIDRs {
-		if cidr.Addr().Is4() == a.Is4() {
-			return cidr, true
+		if cidr.Addr().Is4() == p.Dst.Is4() { // A13: the first of the family
+			return cidr.Contains(p.Src), true
 		}
 	}
-	return netip.Prefix{}, false
+	return false, false
 }

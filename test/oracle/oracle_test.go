@@ -16,6 +16,7 @@ import (
 type world struct {
 	cluster oracle.Cluster
 	config  oracle.Config
+	pins    oracle.Pins
 	packet  oracle.Packet
 }
 
@@ -95,7 +96,7 @@ func run(t *testing.T, rows []row) {
 			for _, p := range addr.Both() {
 				w := plain(p)
 				r.change(w, p)
-				got, want := oracle.Judge(w.cluster, w.config, w.packet), r.want(p)
+				got, want := oracle.Judge(w.cluster, w.config, w.pins, w.packet), r.want(p)
 				if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.AddrPort{})); diff != "" {
 					t.Errorf("%s: want -, got +:\n%s", p.ServiceCIDR, diff)
 				}
@@ -199,7 +200,7 @@ func TestSlicesAreMerged(t *testing.T) {
 	})
 }
 
-func TestFlowMatrixForClusterIPs(t *testing.T) {
+func TestClusterIPs(t *testing.T) {
 	from := func(w *world, o oracle.Origin, src netip.Addr) { w.packet.From, w.packet.Src = o, src }
 	fromPod := func(*world, addr.Plan) {}
 	fromNode := func(w *world, p addr.Plan) { from(w, oracle.Node, p.Node()) }
@@ -319,7 +320,7 @@ func TestJudgeChangesNothing(t *testing.T) {
 	w := plain(addr.IPv4())
 	w.addService(model.Service{Name: model.Name{Namespace: "a", Name: "a"}, Created: 1})
 	w.addSlice(model.EndpointSlice{Name: model.Name{Namespace: "a", Name: "a"}})
-	oracle.Judge(w.cluster, w.config, w.packet)
+	oracle.Judge(w.cluster, w.config, w.pins, w.packet)
 	if w.cluster.Services[0].Name.Name != "web" || w.cluster.Slices[0].Name.Name != "web-a" {
 		t.Error("judging sorted the caller's facts")
 	}

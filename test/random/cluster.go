@@ -1,7 +1,6 @@
 package random
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -9,7 +8,6 @@ import (
 
 	"onerule/daemon/model"
 	"onerule/test/addr"
-	"onerule/test/oracle"
 )
 
 // Pods is the number of pods on each node. The last one on ours is an endpoint
@@ -34,7 +32,7 @@ func Endpoints(p addr.Plan) map[netip.Addr]string {
 // MaxEndpoints is the most that a frontend can have.
 func MaxEndpoints() int { return (2*Pods + 1) * len(TargetPorts()) }
 
-// vips are the addresses that Services may have in one family.
+// vips are the ClusterIPs that Services may have in one family.
 func vips(p addr.Plan) []netip.Addr {
 	list := []netip.Addr{addr.Nth(p.SecondServiceCIDR, 1), addr.Nth(p.StrayVIPs, 1)}
 	for i := range 6 {
@@ -43,63 +41,31 @@ func vips(p addr.Plan) []netip.Addr {
 	return list
 }
 
+// outsides are the external and load balancer IPs that Services may have: addresses
+// in both roles, the node's own, and one that is a ClusterIP, too.
+func outsides(p addr.Plan) []netip.Addr {
+	return []netip.Addr{p.ExternalIP(0), p.ExternalIP(1), p.BalancerIP(0), p.BalancerIP(1), p.Node(), p.NodeBetween(), p.VIP(0)}
+}
+
 func servicePorts() []uint16 { return []uint16{53, 80, 443} }
 
-func portNames() []string { return []string{"", "http"} }
+// nodePorts has one that frontends with an address use, too.
+func nodePorts() []uint16 { return []uint16{30080, 30081, 443} }
+
+func portNames() []string { return []string{"", "http", "more"} }
 
 func protocols() []model.Protocol { return []model.Protocol{model.TCP, model.UDP, model.SCTP} }
 
-// A World is a cluster that changes.
-type World struct {
-	objects map[model.Key]model.Change
-}
-
-// NewWorld gives a world without any object.
-func NewWorld() *World { return &World{map[model.Key]model.Change{}} }
-
-// Apply makes the changes, in order.
-func (w *World) Apply(changes []model.Change) {
-	for _, c := range changes {
-		if c.Service == nil && c.EndpointSlice == nil && c.ServiceCIDR == nil {
-			delete(w.objects, c.Key)
-		} else {
-			w.objects[c.Key] = c
-		}
-	}
-}
-
-// Cluster gives the objects as they are now, for the oracle.
-func (w *World) Cluster() oracle.Cluster {
-	var c oracle.Cluster
-	for _, o := range w.Objects() {
-		switch {
-		case o.Service != nil:
-			c.Services = append(c.Services, *o.Service)
-		case o.EndpointSlice != nil:
-			c.Slices = append(c.Slices, *o.EndpointSlice)
-		case o.ServiceCIDR != nil:
-			c.ServiceCIDRs = append(c.ServiceCIDRs, *o.ServiceCIDR)
-		}
-	}
-	return c
-}
-
-// Objects gives the objects as the changes that made them, sorted by key.
-func (w *World) Objects() []model.Change {
-	return slices.SortedFunc(maps.Values(w.objects), func(a, b model.Change) int {
-		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), a.Key.Name.Compare(b.Key.Name))
-	})
-}
+func zoneNames() []string { return []string{"east", "west"} }
 
 // Begin draws a first set of objects. All ranges of ClusterIPs but the second are
 // in it.
 func (g *Generator) Begin() []model.Change {
-	var list []model.Change
 	cidr := &model.ServiceCIDR{Name: "kubernetes"}
 	for _, p := range addr.Both() {
 		cidr.CIDRs = append(cidr.CIDRs, p.ServiceCIDR)
 	}
-	list = append(list, change(model.KindServiceCIDR, model.Name{Name: cidr.Name}, func(c *model.Change) { c.ServiceCIDR = cidr }))
+	list := []model.Change{cidrObject(cidr), g.node()}
 	for range 3 + g.rand.IntN(5) {
 		list = append(list, g.service())
 	}
@@ -117,8 +83,10 @@ func (g *Generator) Changes() []model.Change {
 		switch n := g.rand.IntN(20); {
 		case n < 7:
 			c = g.service()
-		case n < 18:
+		case n < 17:
 			c = g.slice()
+		case n < 19:
+			c = g.node()
 		default:
 			c = g.cidr()
 		}
@@ -130,34 +98,71 @@ func (g *Generator) Changes() []model.Change {
 	return list
 }
 
-func change(kind model.Kind, name model.Name, set func(c *model.Change)) model.Change {
-	c := model.Change{Key: model.Key{Kind: kind, Name: name}}
-	set(&c)
-	return c
-}
-
 func (g *Generator) namespace() string { return pick(g, "blue", "green") }
 
 func (g *Generator) serviceName() string { return fmt.Sprintf("svc-%d", g.rand.IntN(4)) }
 
 func (g *Generator) service() model.Change {
 	s := &model.Service{
-		Name:    model.Name{Namespace: g.namespace(), Name: g.serviceName()},
-		Created: int64(g.rand.IntN(4)), // often as old as another
+		Name:          model.Name{Namespace: g.namespace(), Name: g.serviceName()},
+		Created:       int64(g.rand.IntN(4)), // often as old as another
+		ExternalLocal: g.one(2),
+		InternalLocal: g.one(3),
+		Affinity:      pick(g, 0, 0, uint32(10800), uint32(60)),
 	}
-	families := pick(g, addr.Both(), addr.Both(), addr.Both()[:1], addr.Both()[1:])
-	for _, p := range families {
+	for _, p := range pick(g, addr.Both(), addr.Both(), addr.Both()[:1], addr.Both()[1:]) {
 		s.ClusterIPs = append(s.ClusterIPs, pick(g, vips(p)...))
 	}
-	for range g.rand.IntN(4) {
+	numbers := g.outside(s)
+	names := portNames()
+	g.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	for _, name := range names[:g.rand.IntN(4)] {
 		// Now and then one port twice: the first counts.
-		s.Ports = append(s.Ports, model.ServicePort{
-			Name:     pick(g, portNames()...),
-			Protocol: pick(g, protocols()...),
-			Port:     pick(g, servicePorts()...),
-		})
+		port := model.ServicePort{Name: name, Protocol: pick(g, protocols()...), Port: pick(g, servicePorts()...)}
+		if numbers {
+			port.NodePort = pick(g, nodePorts()...)
+		}
+		s.Ports = append(s.Ports, port)
 	}
-	return change(model.KindService, s.Name, func(c *model.Change) { c.Service = s })
+	return serviceObject(s)
+}
+
+// outside draws what a Service has besides ClusterIPs, by its type.
+func (g *Generator) outside(s *model.Service) (nodePorts bool) {
+	both := append(outsides(addr.IPv4()), outsides(addr.IPv6())...)
+	if g.one(2) {
+		s.ExternalIPs = some(g, 4, both...)
+	}
+	switch g.rand.IntN(4) {
+	case 0:
+		return true
+	case 1, 2:
+		s.LoadBalancerIPs = some(g, 4, both...)
+		if g.one(2) {
+			s.SourceRanges = g.ranges()
+		}
+		return !g.one(4) // allocateLoadBalancerNodePorts
+	}
+	return false
+}
+
+// ranges draws source ranges that overlap, lie in each other and are equal.
+func (g *Generator) ranges() []netip.Prefix {
+	var list []netip.Prefix
+	for range g.rand.IntN(5) {
+		list = append(list, g.sourceRange(g.plan()))
+	}
+	return list
+}
+
+func (g *Generator) sourceRange(p addr.Plan) netip.Prefix {
+	half := netip.PrefixFrom(p.ClusterCIDR.Addr(), p.ClusterCIDR.Bits()+1)
+	all := netip.PrefixFrom(p.Node(), 0).Masked()
+	list := []netip.Prefix{
+		p.ClusterCIDR, half, p.NodePods, host(p.Pod(0)), host(p.Pod(1)), p.OtherPods, host(p.OtherPod(1)),
+		p.Uplink, host(p.Outside()), host(p.Node()), p.Between, p.Between, p.External, all,
+	}
+	return pick(g, list...)
 }
 
 func (g *Generator) slice() model.Change {
@@ -174,11 +179,29 @@ func (g *Generator) slice() model.Change {
 	}
 	nodes := Endpoints(g.plan())
 	addrs := slices.SortedFunc(maps.Keys(nodes), netip.Addr.Compare)
+	hints := g.hints()
 	for range g.rand.IntN(8) {
 		a := pick(g, addrs...)
-		s.Endpoints = append(s.Endpoints, g.conditions(model.Endpoint{Addr: a, Node: nodes[a]}))
+		s.Endpoints = append(s.Endpoints, g.conditions(model.Endpoint{Addr: a, Node: nodes[a], Hints: hints()}))
 	}
-	return change(model.KindEndpointSlice, s.Name, func(c *model.Change) { c.EndpointSlice = s })
+	return sliceObject(s)
+}
+
+// hints gives those of one slice, an endpoint's at a time: none, for all endpoints or
+// for some.
+func (g *Generator) hints() func() *model.Hints {
+	style := g.rand.IntN(6)
+	return func() *model.Hints {
+		switch {
+		case style < 2, style == 5 && g.one(2):
+			return nil
+		case style == 2:
+			return &model.Hints{Nodes: []string{pick(g, addr.NodeName, addr.OtherNodeName)}}
+		case style == 3:
+			return &model.Hints{Zones: []string{pick(g, zoneNames()...)}}
+		}
+		return &model.Hints{Zones: some(g, 2, zoneNames()...), Nodes: some(g, 3, addr.NodeName, addr.OtherNodeName)}
+	}
 }
 
 // conditions draws the usual ones mostly, and any three otherwise.
@@ -196,6 +219,18 @@ func (g *Generator) conditions(e model.Endpoint) model.Endpoint {
 	return e
 }
 
+// node draws the Node object, which is seldom another node's.
+func (g *Generator) node() model.Change {
+	n := &model.Node{Name: addr.NodeName, Zone: pick(g, append(zoneNames(), "")...)}
+	if g.one(5) {
+		n.Name = addr.OtherNodeName
+	}
+	for _, p := range addr.Both() {
+		n.Addrs = append(n.Addrs, some(g, 2, p.Node(), p.NodeBetween())...)
+	}
+	return nodeObject(n)
+}
+
 // cidr draws ranges that come and go, some within others.
 func (g *Generator) cidr() model.Change {
 	s := &model.ServiceCIDR{Name: pick(g, "kubernetes", "second")}
@@ -205,5 +240,5 @@ func (g *Generator) cidr() model.Change {
 			s.CIDRs = append(s.CIDRs, pick(g, p.ServiceCIDR, p.SecondServiceCIDR, half))
 		}
 	}
-	return change(model.KindServiceCIDR, model.Name{Name: s.Name}, func(c *model.Change) { c.ServiceCIDR = s })
+	return cidrObject(s)
 }

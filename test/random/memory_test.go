@@ -2,138 +2,122 @@ package random_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
+	"onerule/daemon/model"
 	"onerule/nft"
 	"onerule/test/oracle"
 	"onerule/test/random"
-	"onerule/test/sim"
 )
 
 const (
-	rounds        = 400 // clusters in a run
-	steps         = 10  // changes of each
-	packets       = 20  // after each change
-	faultRounds   = 50  // in which a seeded fault must be found
-	roundsTallied = 100 // in which everything that a packet can meet must have been met
+	rounds      = 100     // clusters in a run
+	deals       = 2       // rounds that aim at each cell
+	between     = 8       // packets drawn by chance after each aim
+	packets     = 100_000 // that a run compares at least
+	steps       = 10      // changes of a cluster without aims
+	perStep     = 20      // packets after each of them
+	planRounds  = 300     // clusters whose plan is compared with that of the whole
+	faultRounds = 40      // clusters in which a seeded fault must be found
 )
-
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	s, err := random.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%s=%d repeats this run", random.SeedVariable, s)
-	return s
-}
-
-// A round is one cluster through its changes.
-type round struct {
-	gen   *random.Generator
-	world *random.World
-	node  *random.Node
-}
-
-func begin(seed uint64, number int) *round {
-	g := random.NewGenerator(seed, number)
-	return &round{g, random.NewWorld(), random.NewNode(g.Config())}
-}
-
-// beginWith begins a round with a configuration that is not drawn.
-func beginWith(seed uint64, number int, c oracle.Config) *round {
-	return &round{random.NewGenerator(seed, number), random.NewWorld(), random.NewNode(c)}
-}
-
-func (r *round) change(step int) []random.Update {
-	changes := r.gen.Changes()
-	if step == 0 {
-		changes = r.gen.Begin()
-	}
-	r.world.Apply(changes)
-	return r.node.Apply(changes)
-}
-
-// packet draws one, with what must become of it.
-func (r *round) packet() (oracle.Packet, oracle.Outcome) {
-	c := r.world.Cluster()
-	packet := r.gen.PacketTo(c)
-	return packet, oracle.Judge(c, r.node.Config, packet)
-}
-
-// facts says everything that a disagreement follows from.
-func (r *round) facts() string {
-	text := fmt.Sprintf("%+v", r.node.Config)
-	c := r.world.Cluster()
-	for _, o := range c.Services {
-		text += fmt.Sprintf("\n\tService %+v", o)
-	}
-	for _, o := range c.Slices {
-		text += fmt.Sprintf("\n\tEndpointSlice %+v", o)
-	}
-	return text + fmt.Sprintf("\n\tServiceCIDRs %+v", c.ServiceCIDRs)
-}
-
-func compile(t *testing.T, s nft.Skeleton) *sim.Program {
-	t.Helper()
-	p, err := random.Compile(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
-// table gives the table that a packet meets.
-func (r *round) table(p oracle.Packet) *random.Table {
-	if p.Dst.Is4() {
-		return r.node.Tables[0]
-	}
-	return r.node.Tables[1]
-}
-
-func (r *round) programs(t *testing.T) map[nft.Family]*sim.Program {
-	programs := map[nft.Family]*sim.Program{}
-	for _, table := range r.node.Tables {
-		programs[table.Config.Family] = compile(t, nft.NewSkeleton(table.Config))
-	}
-	return programs
-}
 
 func TestRulesDoWhatTheOracleSays(t *testing.T) {
 	seed := seed(t)
+	coverage, met := random.NewCoverage(), map[string]int{}
 	compared := 0
-	for number := range rounds {
-		r := begin(seed, number)
-		programs := r.programs(t)
-		for step := range steps {
-			r.change(step)
-			for range packets {
-				packet, want := r.packet()
-				table := r.table(packet)
-				diff, err := random.Compare(programs[table.Config.Family], table.State, r.node.Config, packet, want)
-				if err != nil {
-					t.Fatalf("round %d, step %d: %v\n%s", number, step, err, r.facts())
+	for number, hand := range random.Deal(seed, rounds, deals) {
+		r, programs := begin(seed, number), random.Programs{}
+		send := func(packet oracle.Packet) {
+			r.count(coverage, packet)
+			for _, what := range r.meets(r.trial(packet)) {
+				met[what]++
+			}
+			diff, err := r.send(programs, packet)
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", number, err, r.facts())
+			}
+			if diff != "" {
+				t.Fatalf("round %d, packet %d, %+v: %s\n%s", number, compared, packet, diff, r.facts())
+			}
+			compared++
+		}
+		r.change(0)
+		for i, cell := range hand {
+			for _, move := range r.gen.Aim(r.node.Setup, cell) {
+				r.apply(move.Changes)
+				if move.Packet != nil {
+					send(*move.Packet)
 				}
-				if diff != "" {
-					t.Fatalf("round %d, step %d, %+v: %s\n%s", number, step, packet, diff, r.facts())
-				}
-				compared++
+			}
+			if i%2 == 0 {
+				r.change(i + 1)
+			}
+			for range between {
+				send(r.packet())
 			}
 		}
 	}
-	t.Logf("%d packets compared, in %d clusters", compared, rounds)
+	t.Logf("%d packets compared, in %d clusters and %d cells: %v", compared, rounds, coverage.Seen(), met)
+	if compared < packets {
+		t.Errorf("%d packets compared, want %d", compared, packets)
+	}
+	covered(t, coverage)
+	for _, what := range situations() {
+		if met[what] < 20 {
+			t.Errorf("%s: met %d times, want 20", what, met[what])
+		}
+	}
+}
+
+// covered checks that every cell was seen that has a meaning, and no other.
+func covered(t *testing.T, c *random.Coverage) {
+	t.Helper()
+	for _, cell := range c.Misjudged() {
+		reason, _ := random.WhyMeaningless(cell)
+		t.Errorf("seen, though %s: %s", reason, cell)
+	}
+	unseen := c.Unseen()
+	for _, cell := range unseen[:min(len(unseen), 10)] {
+		t.Errorf("never seen: %s", cell)
+	}
+	if len(unseen) > 0 {
+		t.Errorf("%d cells of %d were never seen", len(unseen), len(random.Cells()))
+	}
+}
+
+func TestFewCellsAreMeaningless(t *testing.T) {
+	cells, listed := random.Cells(), 0
+	for _, class := range random.Meaningless() {
+		if class.Reason == "" || !slices.ContainsFunc(cells, class.Holds) {
+			t.Errorf("class %q: want a reason, and a cell in it", class.Reason)
+		}
+	}
+	for _, c := range cells {
+		if _, meaningless := random.WhyMeaningless(c); meaningless {
+			listed++
+		}
+	}
+	t.Logf("%d cells, of which %d are listed as meaningless", len(cells), listed)
+	if listed*10 > len(cells) {
+		t.Errorf("%d of %d cells are listed as meaningless, want a tenth at most", listed, len(cells))
+	}
 }
 
 // What was planned change by change must be what is planned from all objects at
 // once: also where no packet happened to look.
 func TestPlanOfChangesIsThePlanOfTheWhole(t *testing.T) {
 	seed := seed(t)
-	for number := range rounds {
+	hands := random.Deal(seed, planRounds, 1)
+	for number := range planRounds {
 		r := begin(seed, number)
 		for step := range steps {
 			r.change(step)
+			for _, move := range r.gen.Aim(r.node.Setup, hands[number][step]) {
+				r.apply(move.Changes)
+			}
 		}
-		whole := random.NewNode(r.node.Config)
+		whole := random.NewNode(r.node.Setup)
 		whole.Apply(r.world.Objects())
 		for i, table := range r.node.Tables {
 			if changes := nft.Diff(table.State, nft.Settle(table.State, whole.Tables[i].State)); !changes.Empty() {
@@ -143,146 +127,151 @@ func TestPlanOfChangesIsThePlanOfTheWhole(t *testing.T) {
 	}
 }
 
-// The comparison is worth what its packets meet.
-func TestPacketsMeetEverything(t *testing.T) {
-	seed := seed(t)
-	met := map[string]int{}
-	for number := range roundsTallied {
-		r := begin(seed, number)
-		for step := range steps {
-			r.change(step)
-			for range packets {
-				packet, want := r.packet()
-				for _, what := range meets(r.world.Cluster(), packet, want) {
-					met[what]++
-				}
-			}
-		}
-	}
-	for _, what := range []string{
+// situations are what packets must meet besides the cells.
+func situations() []string {
+	return []string{
 		"reached", "refused", "dropped", "untouched", "one endpoint", "several endpoints", "five endpoints",
 		"masqueraded", "not masqueraded", "masqueraded for one endpoint only", "to the pod itself",
-		"TCP", "UDP", "SCTP", "echo refused", "terminating endpoints", "contested frontend", "both families on a Service",
-		"from pod", "from node", "from outside", "an address outside the ranges",
-	} {
-		if met[what] < 20 {
-			t.Errorf("%s: met %d times in %d clusters, want 20", what, met[what], roundsTallied)
-		}
+		"TCP", "UDP", "SCTP", "echo refused", "contested frontend", "both families on a Service",
+		"an address outside the ranges", "refused at an external address", "dropped for its source", "let in by its source",
+		"the balancer's own address let in", "a NodePort where none is taken", "a NodePort on loopback", "an external IP of the node",
+		"another port of an external IP of the node", "a NodePort beside a frontend with an address",
 	}
-	t.Log(met)
 }
 
-// meets says what is worth counting about a packet.
-func meets(c oracle.Cluster, packet oracle.Packet, want oracle.Outcome) []string {
-	list := []string{want.Verdict.String(), "from " + packet.From.String()}
+// meets says what is worth counting about a trial.
+func (r *round) meets(tr random.Trial) []string {
+	list := []string{tr.Want.Verdict.String()}
 	add := func(what string, holds bool) {
 		if holds {
 			list = append(list, what)
 		}
 	}
-	masqueraded, itself := 0, false
-	for _, a := range want.Arrivals {
+	masqueraded, itself, n, p := 0, false, len(tr.Want.Arrivals), tr.Packet
+	for _, a := range tr.Want.Arrivals {
 		if a.Masqueraded {
 			masqueraded++
 		}
-		itself = itself || a.Endpoint.Addr() == packet.Src
+		itself = itself || a.Endpoint.Addr() == p.Src
 	}
-	n := len(want.Arrivals)
-	add(packet.Protocol.String(), n > 0)
+	add(p.Protocol.String(), n > 0)
 	add("one endpoint", n == 1)
 	add("several endpoints", n > 1)
 	add("five endpoints", n >= 5)
 	add("masqueraded", masqueraded > 0)
 	add("not masqueraded", n > 0 && masqueraded == 0)
 	add("masqueraded for one endpoint only", n > 1 && masqueraded == 1)
-	add("to the pod itself", itself && packet.From == oracle.Pod)
-	add("echo refused", (packet.Protocol == oracle.ICMP || packet.Protocol == oracle.ICMPv6) && want.Verdict == oracle.Refused)
-	add("terminating endpoints", onlyTerminating(c, want))
-	held, claims := 0, 0
-	for _, s := range c.Services {
-		for _, vip := range s.ClusterIPs {
-			if vip != packet.Dst {
-				continue
-			}
-			held++
-			add("both families on a Service", len(s.ClusterIPs) == 2 && n > 0)
-			for _, p := range s.Ports {
-				if p.Protocol == packet.Protocol && p.Port == packet.Port {
-					claims++
-					break
-				}
+	add("to the pod itself", itself && p.From == oracle.Pod)
+	add("echo refused", (p.Protocol == oracle.ICMP || p.Protocol == oracle.ICMPv6) && tr.Want.Verdict == oracle.Refused)
+	return append(list, r.meetsAddress(p, tr.Want)...)
+}
+
+// meetsAddress looks at where the packet goes, and whose that is.
+func (r *round) meetsAddress(p oracle.Packet, want oracle.Outcome) (list []string) {
+	add := func(what string, holds bool) {
+		if holds {
+			list = append(list, what)
+		}
+	}
+	hit, served := oracle.Find(r.cluster, r.config(), p)
+	own := slices.Contains(r.config().NodeAddrs, p.Dst)
+	claims, external, number := 0, false, false
+	for _, s := range r.cluster.Services {
+		outside := slices.Contains(s.ExternalIPs, p.Dst) || slices.Contains(s.LoadBalancerIPs, p.Dst)
+		external = external || outside && len(s.Ports) > 0
+		add("both families on a Service", len(s.ClusterIPs) == 2 && slices.Contains(s.ClusterIPs, p.Dst) && want.Verdict == oracle.Reached)
+		for _, port := range s.Ports {
+			number = number || port.NodePort == p.Port && port.NodePort != 0 && port.Protocol == p.Protocol
+			if port.Protocol == p.Protocol && port.Port == p.Port && (outside || slices.Contains(s.ClusterIPs, p.Dst)) {
+				claims++
+				break
 			}
 		}
 	}
 	add("contested frontend", claims > 1)
-	inRange := false
-	for _, s := range c.ServiceCIDRs {
-		for _, cidr := range s.CIDRs {
-			inRange = inRange || cidr.Contains(packet.Dst)
-		}
-	}
-	add("an address outside the ranges", held > 0 && !inRange && n > 0)
+	add("an address outside the ranges", served && hit.Kind == oracle.ClusterIP && !r.inRange(p) && want.Verdict == oracle.Reached)
+	add("refused at an external address", external && !served && !own && want.Verdict == oracle.Refused)
+	add("dropped for its source", hit.Guarded && len(hit.Cluster) > 0 && !hit.OnlyLocal && want.Verdict == oracle.Dropped)
+	add("let in by its source", hit.Guarded && want.Verdict == oracle.Reached)
+	add("the balancer's own address let in", hit.Guarded && want.Verdict == oracle.Reached && slices.Contains(hit.Service.LoadBalancerIPs, p.Src))
+	add("a NodePort where none is taken", number && own && !served && !r.config().TakesNodePorts(p.Dst))
+	add("a NodePort on loopback", number && p.Dst.IsLoopback())
+	add("an external IP of the node", served && hit.Kind == oracle.ExternalIP && own)
+	add("another port of an external IP of the node", external && own && !served)
+	add("a NodePort beside a frontend with an address", number && own && served && hit.Kind != oracle.NodePort)
 	return list
 }
 
-// onlyTerminating says whether every endpoint reached is somewhere said to be on
-// its way out.
-func onlyTerminating(c oracle.Cluster, want oracle.Outcome) bool {
-	leaving := map[string]bool{}
-	for _, s := range c.Slices {
-		for _, e := range s.Endpoints {
-			if e.Terminating && !e.Ready {
-				leaving[e.Addr.String()] = true
+func (r *round) inRange(p oracle.Packet) bool {
+	return slices.ContainsFunc(r.cluster.ServiceCIDRs, func(s model.ServiceCIDR) bool {
+		for _, cidr := range s.CIDRs {
+			if cidr.Contains(p.Dst) {
+				return true
 			}
 		}
-	}
-	for _, a := range want.Arrivals {
-		if !leaving[a.Endpoint.Addr().String()] {
-			return false
-		}
-	}
-	return len(want.Arrivals) > 0
+		return false
+	})
 }
 
 func TestSeededFaultsAreFoundInMemory(t *testing.T) {
 	seed := seed(t)
+	hands := random.Deal(seed, faultRounds, 1)
 	for _, fault := range random.Faults() {
 		t.Run(fault.Name, func(t *testing.T) {
-			number, diff := findFault(t, seed, fault)
-			if diff == "" {
-				t.Fatalf("not found in %d clusters", faultRounds)
+			programs := random.Programs{}
+			for number, hand := range hands {
+				if diff := findFault(t, beginWith(seed, number, random.Usual()), programs, hand[:steps], fault); diff != "" {
+					t.Logf("found in cluster %d: %s", number, diff)
+					return
+				}
 			}
-			t.Logf("found in cluster %d: %s", number, diff)
+			t.Fatalf("not found in %d clusters", faultRounds)
 		})
 	}
 }
 
-func findFault(t *testing.T, seed uint64, fault random.Fault) (number int, diff string) {
-	for number := range faultRounds {
-		r := beginWith(seed, number, random.DetectBoth())
-		for step := range steps {
-			r.change(step)
-			for i, table := range r.node.Tables {
-				skeleton, state, ok := table.Faulty(fault, r.gen)
-				if !ok {
-					continue
+// findFault sends packets through rules as they should be and, one by one, through such
+// that have a fault.
+func findFault(t *testing.T, r *round, programs random.Programs, hand []random.Cell, fault random.Fault) string {
+	t.Helper()
+	r.change(0)
+	for _, cell := range hand {
+		for _, move := range r.gen.Aim(r.node.Setup, cell) {
+			r.apply(move.Changes)
+			sent := []oracle.Packet{r.packet(), r.packet()}
+			if move.Packet != nil {
+				sent = append(sent, *move.Packet)
+			}
+			for _, packet := range sent {
+				if diff := r.throughFault(t, packet, fault); diff != "" {
+					return diff
 				}
-				program := compile(t, skeleton)
-				for range packets {
-					packet, want := r.packet()
-					if r.table(packet) != r.node.Tables[i] {
-						continue
-					}
-					diff, err := random.Compare(program, state, r.node.Config, packet, want)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if diff != "" {
-						return number, fmt.Sprintf("%+v: %s", packet, diff)
-					}
+				if diff, err := r.send(programs, packet); err != nil || diff != "" {
+					t.Fatalf("without the fault: %s, %v", diff, err)
 				}
 			}
 		}
 	}
-	return 0, ""
+	return ""
+}
+
+func (r *round) throughFault(t *testing.T, packet oracle.Packet, fault random.Fault) string {
+	t.Helper()
+	table, tr := r.table(packet), r.trial(packet)
+	skeleton, state, ok := table.Faulty(fault, r.gen)
+	if !ok {
+		return ""
+	}
+	program := compile(t, skeleton)
+	if err := program.Add(state.Affinities); err != nil {
+		t.Fatal(err)
+	}
+	walks, err := table.Walks(program, state, r.config().NodeAddrs, tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := table.Compare(walks, r.config(), tr); diff != "" {
+		return fmt.Sprintf("%+v: %s", packet, diff)
+	}
+	return ""
 }

@@ -3,6 +3,7 @@ package random_test
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,9 +24,11 @@ import (
 const (
 	wireRounds  = 4  // clusters with real packets in a run
 	wireSteps   = 4  // changes of each
+	wireAims    = 80 // cells that each cluster aims at
 	wirePackets = 60 // after each change
-	wireFaults  = 8  // clusters in which a seeded fault must be found by packets
+	wireFaults  = 10 // clusters in which a seeded fault must be found by packets
 	senders     = 8  // packets on their way at once
+	comings     = 4  // how often a client that is pinned comes again
 )
 
 // A kernel is our two tables in the node's kernel.
@@ -77,8 +80,8 @@ func (k *kernel) update(t *testing.T, i int, u random.Update) {
 	}
 }
 
-// rewrite replaces the rules of the chains by those of a skeleton, with nft.
-func (k *kernel) rewrite(t *testing.T, s nft.Skeleton) {
+// rules replaces the rules of the chains by those of a skeleton, with nft.
+func (k *kernel) rules(t *testing.T, s nft.Skeleton) {
 	t.Helper()
 	var text strings.Builder
 	for _, c := range s.Chains {
@@ -94,118 +97,245 @@ func (k *kernel) rewrite(t *testing.T, s nft.Skeleton) {
 	k.ns.Run(t, "nft", "-f", file)
 }
 
-// A trial is a packet on the wire and what must come of it.
-type trial struct {
-	packet oracle.Packet
-	want   oracle.Outcome
+// settled deletes the pins to endpoints that left, as the daemon does: it reads them until
+// a reading finds none. The second that lies between two readings is for packets under
+// way, of which there are none here.
+func (k *kernel) settled(t *testing.T) {
+	t.Helper()
+	now := time.Now()
+	for _, p := range k.programs {
+		for at, due := p.StaleAt(); due; at, due = p.StaleAt() {
+			if at.After(now) {
+				now = at
+			}
+			if err := k.ns.Do(func() error { _, err := p.Unpin(now); return err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// A wire is a round whose packets are real.
+type wire struct {
+	*round
+	h        *hosts.Hosts
+	k        *kernel
+	coverage *random.Coverage
+	tally    map[string]int
+}
+
+// rewrite makes changes, in the kernel too.
+func (w *wire) rewrite(t *testing.T, updates []random.Update) {
+	t.Helper()
+	for i, u := range updates {
+		w.k.update(t, i, u)
+	}
+	w.k.settled(t)
+	w.h.Forget(t)
 }
 
 // trials draws packets that real sockets can send and whose end can be seen. At most
 // a sixth of them reach no endpoint in the same way: refusals are the most there is
 // and the least to see.
-func (r *round) trials(n int) []trial {
-	var list []trial
+func (r *round) trials(n int) []random.Trial {
+	var list []random.Trial
 	drawn := map[oracle.Verdict]int{}
 	for tries := 0; len(list) < n && tries < 20*n; tries++ {
-		packet, want := r.packet()
-		if !sendable(packet, want) || want.Verdict != oracle.Reached && drawn[want.Verdict] >= n/6 {
+		tr := r.trial(r.packet())
+		if !sendable(tr) || tr.Want.Verdict != oracle.Reached && drawn[tr.Want.Verdict] >= n/6 {
 			continue
 		}
-		drawn[want.Verdict]++
-		list = append(list, trial{packet, want})
+		drawn[tr.Want.Verdict]++
+		list = append(list, tr)
 	}
 	return list
 }
 
-// sendable leaves out what no socket here can send or tell: SCTP, of which this
-// kernel has no sockets; another node's pods, which don't come by this node; a pod
-// that reaches itself with its own address (A1.14), which no host takes in; and what
-// goes out untouched to somebody who is not there.
-func sendable(p oracle.Packet, want oracle.Outcome) bool {
-	if p.Protocol == model.SCTP {
+// sendable leaves out what no socket here can send or tell: SCTP; the address of a load
+// balancer, which nobody has; whoever would be answered past the translation: a pod that
+// reaches itself with its own address (A1.14), and another node's that reaches that
+// node; and what goes out untouched to somebody who is not there.
+func sendable(tr random.Trial) bool {
+	p := tr.Packet
+	if p.Protocol == model.SCTP || p.Dst.IsLoopback() || p.Src == p.Dst {
 		return false
 	}
-	for _, a := range want.Arrivals {
-		if a.Endpoint.Addr() == p.Src && !a.Masqueraded {
-			return false
-		}
-	}
 	for _, plan := range addr.Both() {
-		if plan.OtherPods.Contains(p.Src) {
+		if slices.ContainsFunc([]netip.Prefix{plan.Balancers, plan.External, plan.ServiceCIDR}, func(r netip.Prefix) bool { return r.Contains(p.Src) }) {
 			return false
 		}
-		if _, serves := random.Endpoints(plan)[p.Dst]; serves {
-			return slices.Contains(random.TargetPorts(), p.Port)
+		fromOther := plan.OtherPods.Contains(p.Src) || p.Src == plan.OtherNode()
+		if fromOther && (plan.OtherPods.Contains(p.Dst) || p.Dst == plan.OtherNode()) {
+			return false
+		}
+		for _, a := range tr.Want.Arrivals {
+			if !a.Masqueraded && (a.Endpoint.Addr() == p.Src || fromOther && plan.OtherPods.Contains(a.Endpoint.Addr())) {
+				return false
+			}
+		}
+		if _, serves := random.Endpoints(plan)[p.Dst]; serves && tr.Want.Verdict == oracle.Untouched {
+			return slices.Contains(random.TargetPorts(), p.Port) && p.Protocol != oracle.ICMP && p.Protocol != oracle.ICMPv6
 		}
 	}
-	return want.Verdict != oracle.Untouched
+	return tr.Want.Verdict != oracle.Untouched
 }
 
-// run sends every trial, several at once, and gives what went wrong.
-func run(t *testing.T, h *hosts.Hosts, list []trial) []string {
+// seen counts a trial.
+func (w *wire) seen(tr random.Trial) {
+	w.count(w.coverage, tr.Packet)
+	w.tally[tr.Want.Verdict.String()]++
+	w.tally[protocolName(tr.Packet.Protocol)]++
+}
+
+// pinned says whether the packet pins its client, or finds it pinned.
+func (w *wire) pinned(tr random.Trial) bool {
+	hit, ok := oracle.Find(w.cluster, w.config(), tr.Packet)
+	if !ok || tr.Want.Verdict != oracle.Reached {
+		return false
+	}
+	_, sticky := hit.Affinity()
+	return sticky
+}
+
+// check sends one packet. A client of a service port with affinity comes again, and must
+// find what it found.
+func (w *wire) check(tr random.Trial) (string, error) {
+	w.seen(tr)
+	if !w.pinned(tr) {
+		return w.h.Check(tr.Packet, tr.Want, hosts.Patience)
+	}
+	for range comings {
+		tr = w.trial(tr.Packet)
+		if len(tr.Want.Arrivals) > 1 {
+			got, err := w.h.Probe(tr.Packet, hosts.Patience)
+			if err != nil {
+				return "", err
+			}
+			i := slices.IndexFunc(tr.Want.Arrivals, func(a oracle.Arrival) bool { return a.Endpoint == got.Endpoint })
+			if i < 0 {
+				return fmt.Sprintf("%s, want one of %v", got, tr.Want.Arrivals), nil
+			}
+			tr.Want.Arrivals = tr.Want.Arrivals[i : i+1]
+		} else if diff, err := w.h.Check(tr.Packet, tr.Want, hosts.Patience); err != nil || diff != "" {
+			return diff, err
+		}
+		w.memory.Arrive(w.cluster, w.config(), tr.Packet, tr.Want.Arrivals[0].Endpoint)
+	}
+	return "", nil
+}
+
+// run sends every trial, several at once but for those that pin clients, and gives what
+// went wrong.
+func (w *wire) run(t *testing.T, list []random.Trial) []string {
 	t.Helper()
-	var wg sync.WaitGroup
-	var lock sync.Mutex
 	var wrong []string
-	next := make(chan trial)
+	say := func(tr random.Trial, diff string, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+		if diff != "" {
+			wrong = append(wrong, fmt.Sprintf("%+v: %s", tr.Packet, diff))
+		}
+	}
+	var free []random.Trial
+	for _, tr := range list {
+		if w.pinned(tr) {
+			diff, err := w.check(tr)
+			say(tr, diff, err)
+			continue
+		}
+		w.seen(tr)
+		free = append(free, tr)
+	}
+	var waiting sync.WaitGroup
+	var lock sync.Mutex
+	next := make(chan random.Trial)
 	for range senders {
-		wg.Go(func() {
+		waiting.Go(func() {
 			for tr := range next {
-				diff, err := h.Check(tr.packet, tr.want, hosts.Patience)
-				if err != nil {
-					t.Error(err)
-				}
-				if diff != "" {
-					lock.Lock()
-					wrong = append(wrong, fmt.Sprintf("%+v: %s", tr.packet, diff))
-					lock.Unlock()
-				}
+				diff, err := w.h.Check(tr.Packet, tr.Want, hosts.Patience)
+				lock.Lock()
+				say(tr, diff, err)
+				lock.Unlock()
 			}
 		})
 	}
-	for _, tr := range list {
+	for _, tr := range free {
 		next <- tr
 	}
 	close(next)
-	wg.Wait()
+	waiting.Wait()
 	return wrong
+}
+
+// moves draws an aim whose packets sockets here can send.
+func (w *wire) moves(cell random.Cell) []random.Move {
+	for {
+		moves := w.gen.Aim(w.node.Setup, cell)
+		if moves[len(moves)-1].Packet.Protocol != model.SCTP {
+			return moves
+		}
+	}
+}
+
+// aim makes the changes and sends the packets that lead to a cell.
+func (w *wire) aim(t *testing.T, cell random.Cell) string {
+	t.Helper()
+	for _, move := range w.moves(cell) {
+		w.rewrite(t, w.apply(move.Changes))
+		if move.Packet == nil {
+			continue
+		}
+		tr := w.trial(*move.Packet)
+		if !sendable(tr) {
+			return ""
+		}
+		diff, err := w.check(tr)
+		if err != nil {
+			t.Error(err)
+		}
+		if diff != "" {
+			return fmt.Sprintf("%+v: %s", tr.Packet, diff)
+		}
+	}
+	return ""
 }
 
 func TestPacketsDoWhatTheOracleSays(t *testing.T) {
 	h := hosts.New(t, random.Pods, random.TargetPorts()...)
 	seed := seed(t)
-	t.Log("SCTP is compared in memory only: this kernel has no SCTP sockets")
-	tally := map[string]int{}
-	for number := range wireRounds {
-		r := begin(seed, number)
-		r.change(0)
-		k := open(t, h.Node, r.node)
-		for i, table := range r.node.Tables {
-			k.load(t, i, table.Copy())
+	coverage, tally := random.NewCoverage(), map[string]int{}
+	for number, hand := range random.Deal(seed, wireRounds, 1) {
+		w := &wire{round: begin(seed, number), h: h, coverage: coverage, tally: tally}
+		w.change(0)
+		w.k = open(t, h.Node, w.node)
+		for i, table := range w.node.Tables {
+			w.k.load(t, i, table.Copy())
 		}
+		w.h.Forget(t)
 		for step := range wireSteps {
 			if step > 0 {
-				for i, u := range r.change(step) {
-					k.update(t, i, u)
+				w.rewrite(t, w.change(step))
+			}
+			if wrong := w.run(t, w.trials(wirePackets)); len(wrong) > 0 {
+				t.Fatalf("round %d, step %d: %s\n%s", number, step, strings.Join(wrong, "\n"), w.facts())
+			}
+			for _, cell := range hand[step*wireAims/wireSteps : (step+1)*wireAims/wireSteps] {
+				if wrong := w.aim(t, cell); wrong != "" {
+					t.Fatalf("round %d, step %d, to %s: %s\n%s", number, step, cell, wrong, w.facts())
 				}
 			}
-			h.Forget(t)
-			list := r.trials(wirePackets)
-			for _, tr := range list {
-				tally[tr.want.Verdict.String()]++
-				tally[protocolName(tr.packet.Protocol)]++
-			}
-			if wrong := run(t, h, list); len(wrong) > 0 {
-				t.Fatalf("round %d, step %d: %s\n%s", number, step, strings.Join(wrong, "\n"), r.facts())
-			}
 		}
-		k.close()
+		w.k.close()
 	}
-	t.Log(tally)
+	t.Logf("%d cells: %v", coverage.Seen(), tally)
 	for _, what := range []string{"reached", "refused", "dropped", "untouched", "TCP", "UDP", "echo"} {
 		if tally[what] == 0 {
 			t.Errorf("no packet was %s", what)
 		}
+	}
+	for _, pair := range coverage.UnseenPairs() {
+		t.Errorf("no packet with %s", pair)
 	}
 }
 
@@ -225,10 +355,11 @@ func protocolName(p model.Protocol) string {
 func TestSeededFaultsAreFoundByPackets(t *testing.T) {
 	h := hosts.New(t, random.Pods, random.TargetPorts()...)
 	seed := seed(t)
-	for _, fault := range random.Faults() {
+	for _, fault := range random.Faults()[:3] { // the kernel does with all maps what it does with these
 		t.Run(fault.Name, func(t *testing.T) {
 			for number := range wireFaults {
-				if wrong := findFaultOnWire(t, h, beginWith(seed, number, random.DetectBoth()), fault); len(wrong) > 0 {
+				w := &wire{round: beginWith(seed, number, random.Usual()), h: h, coverage: random.NewCoverage(), tally: map[string]int{}}
+				if wrong := w.findFault(t, fault); len(wrong) > 0 {
 					t.Logf("found in cluster %d by %d packets: %s", number, len(wrong), wrong[0])
 					return
 				}
@@ -238,41 +369,65 @@ func TestSeededFaultsAreFoundByPackets(t *testing.T) {
 	}
 }
 
-// findFaultOnWire loads a cluster with the fault in it, and gives the packets that found
-// it, of those that must reach an endpoint: each of the faults is in their way. They
-// must find nothing when the fault is gone.
-func findFaultOnWire(t *testing.T, h *hosts.Hosts, r *round, fault random.Fault) []string {
+// reachable adds Services whose ClusterIPs some clients certainly reach, and gives packets
+// to them.
+func (w *wire) reachable() []oracle.Packet {
+	var list []oracle.Packet
+	for _, client := range []uint8{random.FromPod, random.FromNode, random.FromOutside} {
+		for _, family := range []uint8{random.OfIPv4, random.OfIPv6} {
+			for _, move := range w.moves(random.Cell{random.DimClient: client, random.DimFamily: family}) {
+				w.apply(move.Changes)
+				if move.Packet != nil && sendable(w.trial(*move.Packet)) {
+					list = append(list, *move.Packet)
+				}
+			}
+		}
+	}
+	return list
+}
+
+// findFault loads a cluster with the fault in it, and gives the packets that found it, of
+// those that must reach an endpoint, and pin nobody: each of the faults is in their way.
+// They must find nothing when the fault is gone.
+func (w *wire) findFault(t *testing.T, fault random.Fault) []string {
 	t.Helper()
-	r.change(0)
-	k := open(t, h.Node, r.node)
-	defer k.close()
+	w.change(0)
+	sure := w.reachable()
+	w.k = open(t, w.h.Node, w.node)
+	defer w.k.close()
 	seeded := false
-	for i, table := range r.node.Tables {
-		skeleton, state, ok := table.Faulty(fault, r.gen)
+	for i, table := range w.node.Tables {
+		skeleton, state, ok := table.Faulty(fault, w.gen)
 		seeded = seeded || ok
-		k.load(t, i, state)
-		k.rewrite(t, skeleton)
+		w.k.load(t, i, state)
+		w.k.rules(t, skeleton)
 	}
 	if !seeded {
 		return nil
 	}
-	h.Forget(t)
-	reaching := slices.DeleteFunc(r.trials(wirePackets), func(tr trial) bool { return tr.want.Verdict != oracle.Reached })
-	var found []trial
+	w.h.Forget(t)
+	drawn := w.trials(wirePackets)
+	for _, packet := range sure {
+		drawn = append(drawn, w.trial(packet))
+	}
+	reaching := slices.DeleteFunc(drawn, func(tr random.Trial) bool {
+		return tr.Want.Verdict != oracle.Reached || w.pinned(tr)
+	})
+	var found []random.Trial
 	var wrong []string
 	for some := range slices.Chunk(reaching, senders) {
-		if wrong = run(t, h, some); len(wrong) > 0 {
+		if wrong = w.run(t, some); len(wrong) > 0 {
 			found = some
 			break
 		}
 	}
-	for i, table := range r.node.Tables {
-		k.load(t, i, table.Copy())
-		k.rewrite(t, nft.NewSkeleton(table.Config))
+	for i, table := range w.node.Tables {
+		w.k.load(t, i, table.Copy())
+		w.k.rules(t, nft.NewSkeleton(table.Config))
 	}
-	h.Forget(t)
-	if still := run(t, h, found); len(still) > 0 {
-		t.Fatalf("wrong without the fault:\n%s\n%s", strings.Join(still, "\n"), r.facts())
+	w.h.Forget(t)
+	if still := w.run(t, found); len(still) > 0 {
+		t.Fatalf("wrong without the fault:\n%s\n%s", strings.Join(still, "\n"), w.facts())
 	}
 	return wrong
 }

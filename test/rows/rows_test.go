@@ -72,6 +72,27 @@ func owed() []row {
 		{"A4.2", "the local set is chosen by itself"},
 		{"A4.3", "what is neither ready nor terminating is never used"},
 		{"A4.4", "ready is ready, even if it does not serve"},
+		{"A4.6", "hints for nodes hold if each ready endpoint has one and any is for this node"},
+		{"A4.7", "else hints for zones hold in the same way"},
+		{"A4.8", "else hints are ignored"},
+		{"A4.9", "hints of endpoints that are not ready do not matter"},
+		{"A4.10", "hints are nothing to policy Local"},
+		{"A4.12", "another zone of the node counts at once"},
+		{"A4.13", "hints never lead to an endpoint that leaves"},
+		{"A5.1", "one client comes to one endpoint, whatever the frontend"},
+		{"A5.2", "each port of a Service has its own"},
+		{"A5.3", "every connection renews the timeout, and nothing else does"},
+		{"A5.4", "who loses an endpoint gets another one, and nobody else does"},
+		{"A5.4.kept", "a restart and another timeout keep who comes where"},
+		{"A5.5", "session affinity comes and goes with the field"},
+		{"A5.6", "policy Local has endpoints of its own, and both are kept"},
+		{"A5.7", "clients are told apart by the address before masquerade"},
+		{"A6.2", "the node's primary addresses take NodePorts, also with ranges"},
+		{"A6.4", "addresses in the ranges take NodePorts, others are the node's own"},
+		{"A6.5", "a family without a range is not restricted"},
+		{"A6.6", "all addresses of the node take NodePorts where asked for"},
+		{"A6.8", "addresses that come and go are followed"},
+		{"A6.9", "ranges of one family only are warned of"},
 		{"A6.10", "NodePorts ignore source ranges"},
 		{"A6.11", "one number in TCP and UDP belongs to two Services"},
 		{"A8.1", "who is outside all source ranges hears nothing"},
@@ -107,7 +128,7 @@ func tests() map[string]func(*testing.T, *world) {
 	all := map[string]func(*testing.T, *world){}
 	for _, part := range []map[string]func(*testing.T, *world){
 		objectTests(), familyTests(), flowTests(), lastingTests(), verdictTests(), reportedTests(), inputTests(),
-		outsideTests(),
+		outsideTests(), affinityTests(), topologyTests(), nodePortTests(),
 	} {
 		maps.Copy(all, part)
 	}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"onerule/nft"
+	"onerule/nft/takeover"
+)
+
+// initialize looks whether the node can be served.
+func initialize(ctx context.Context, j job) error {
+	found, err := nft.Probe(ctx)
+	if err != nil {
+		return err
+	}
+	families, err := j.families()
+	if err != nil {
+		return err
+	}
+	j.log.Info("this node can be served", "kernel", found.Kernel, "nft", found.Nft, "families", fmt.Sprint(families))
+	return nil
+}
+
+// cleanup removes our tables and what a kube-proxy has left. What is not there is no
+// error.
+func cleanup(ctx context.Context, j job) error {
+	var errs []error
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
+		errs = append(errs, nft.DeleteTable(family))
+	}
+	found, err := takeover.Find(ctx)
+	errs = append(errs, err)
+	if !found.Empty() {
+		j.log.Info("removing the rules of kube-proxy", "found", found.String())
+		errs = append(errs, takeover.Remove(ctx, found))
+	}
+	return errors.Join(errs...)
+}
