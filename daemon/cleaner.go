@@ -78,6 +78,8 @@ func (m marks) lasting() bool {
 type cleaner struct {
 	families []nft.Family
 	done     func(f nft.Family, deleted int, took time.Duration)
+	// untranslated is told how many of them began before their destination was a frontend.
+	untranslated func(f nft.Family, n int)
 	// pass looks once at the whole table of a family, and gives how many entries it
 	// deleted.
 	pass func(context.Context, nft.Family, marks) (int, error)
@@ -90,12 +92,21 @@ type cleaner struct {
 }
 
 func newCleaner(families []nft.Family, done func(nft.Family, int, time.Duration), log logr.Logger) *cleaner {
-	c := &cleaner{families: families, done: done, log: log, pending: map[nft.Family]marks{}, wake: make(chan struct{}, 1)}
+	c := &cleaner{families: families, done: done, log: log, pending: map[nft.Family]marks{}, wake: make(chan struct{}, 1), untranslated: func(nft.Family, int) {}}
 	c.pass = func(ctx context.Context, family nft.Family, m marks) (int, error) {
 		c.mu.Lock()
 		host := c.host
 		c.mu.Unlock()
-		return nft.DeleteFlows(ctx, family, m.lasting(), func(f nft.Flow) bool { return m.stale(f, host) })
+		early := 0
+		n, err := nft.DeleteFlows(ctx, family, m.lasting(), func(f nft.Flow) bool {
+			stale := m.stale(f, host)
+			if stale && !f.Translated {
+				early++
+			}
+			return stale
+		})
+		c.untranslated(family, early)
+		return n, err
 	}
 	return c
 }

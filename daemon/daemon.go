@@ -86,6 +86,7 @@ func New(cfg Config) (*Daemon, error) {
 	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int, took time.Duration) {
 		d.metrics.ConntrackPass(familyLabel(f), took, n)
 	}, cfg.Log)
+	d.cleaner.untranslated = func(f nft.Family, n int) { d.metrics.Untranslated(familyLabel(f), n) }
 	monitor, err := nft.OpenMonitor()
 	if err != nil {
 		return nil, err

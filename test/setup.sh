@@ -12,6 +12,7 @@ table='
 make                                make
 git                                 git
 nft                                 nftables
+iptables-legacy                     iptables
 iptables                            iptables
 ip                                  iproute2
 sysctl                              procps

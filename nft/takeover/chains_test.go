@@ -2,6 +2,8 @@ package takeover
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -83,7 +85,8 @@ func TestABrokenTableOfIptablesLegacyIsAnError(t *testing.T) {
 	}
 }
 
-func TestVirtualServersAreCounted(t *testing.T) {
+// This kernel may have no IPVS: its list is a file here.
+func TestVirtualServersAreKubeProxysWhereItsTracesAre(t *testing.T) {
 	const list = `IP Virtual Server version 1.2.1 (size=4096)
 Prot LocalAddress:Port Scheduler Flags
   -> RemoteAddress:Port Forward Weight ActiveConn InActConn
@@ -93,11 +96,27 @@ UDP  0A60000A:0035 rr
 SCTP [fd00:0096:0000:0000:0000:0000:0000:0001]:0050 rr
 FWM  00000001 rr
 `
-	if got := virtualServers([]byte(list)); got != 4 {
-		t.Errorf("got %d virtual servers, want 4", got)
+	path := filepath.Join(t.TempDir(), "ip_vs")
+	if err := os.WriteFile(path, []byte(list), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	if got := virtualServers(nil); got != 0 {
-		t.Errorf("got %d virtual servers of nothing", got)
+	for _, c := range []struct {
+		name string
+		path string
+		l    Leftovers
+		want int
+	}{
+		{"a set", path, Leftovers{Sets: []string{"KUBE-CLUSTER-IP"}}, 4},
+		{"a chain of IPVS mode", path, Leftovers{Chains: []Chains{{ipvs: true}}}, 4},
+		{"a chain of iptables mode", path, Leftovers{Chains: []Chains{{}}}, 0},
+		{"no trace", path, Leftovers{}, 0},
+		{"no IPVS", path + "-not-there", Leftovers{Sets: []string{"KUBE-CLUSTER-IP"}}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := findServers(c.path, &c.l); err != nil || c.l.VirtualServers != c.want {
+				t.Errorf("got %d and %v, want %d", c.l.VirtualServers, err, c.want)
+			}
+		})
 	}
 }
 

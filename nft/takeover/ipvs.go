@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -19,22 +20,26 @@ const (
 	ipvsFlush   = 17 // IPVS_CMD_FLUSH
 )
 
-// findIPVS finds the device of IPVS mode and the virtual servers. Without a trace of
-// kube-proxy they are somebody else's.
+// findIPVS finds the device of IPVS mode and the virtual servers.
 func findIPVS(_ context.Context, l *Leftovers) error {
+	return findServers("/proc/thread-self/net/ip_vs", l)
+}
+
+// findServers finds what the kernel's list of virtual servers has. Without a trace of
+// kube-proxy in IPVS mode they are somebody else's.
+func findServers(path string, l *Leftovers) error {
 	_, err := netlink.LinkByName(ipvsDevice)
 	if _, missing := errors.AsType[netlink.LinkNotFoundError](err); err != nil && !missing {
 		return fmt.Errorf("find device %s: %w", ipvsDevice, err)
 	}
 	l.Device = err == nil
-	if !l.Device && len(l.Sets) == 0 {
-		return nil
-	}
-	text, err := os.ReadFile("/proc/thread-self/net/ip_vs")
+	list, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // else the kernel has no IPVS
 		return fmt.Errorf("list virtual servers of IPVS: %w", err)
 	}
-	l.VirtualServers = virtualServers(text)
+	if slices.Contains(l.Modes(), "ipvs") {
+		l.VirtualServers = virtualServers(list)
+	}
 	return nil
 }
 

@@ -23,8 +23,8 @@ type Leftovers struct {
 	// Device says that kube-ipvs0 is there, which has the addresses of Services in IPVS
 	// mode.
 	Device bool
-	// VirtualServers is how many IPVS has. They are kube-proxy's where the device or a
-	// set of its is there, and left alone otherwise.
+	// VirtualServers is how many IPVS has. They are kube-proxy's where its device, a set
+	// or a chain of its IPVS mode is there, and left alone otherwise.
 	VirtualServers int
 }
 

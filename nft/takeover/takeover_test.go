@@ -2,8 +2,10 @@ package takeover_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -98,9 +100,8 @@ func takeOver(t *testing.T, ns *netns.NS) takeover.Leftovers {
 }
 
 // generation counts the commits to tables of nftables.
-func generation(t *testing.T, ns *netns.NS) string {
+func generation(t *testing.T, ns *netns.NS) (n uint32) {
 	t.Helper()
-	var id string
 	err := ns.Do(func() error {
 		c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 		if err != nil {
@@ -118,13 +119,13 @@ func generation(t *testing.T, ns *netns.NS) string {
 		if err != nil {
 			return err
 		}
-		id = fmt.Sprint(attrs[0].Data)
+		n = binary.BigEndian.Uint32(attrs[0].Data)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return id
+	return n
 }
 
 func TestWhereNothingIsThereNothingIsDone(t *testing.T) {
@@ -141,6 +142,7 @@ func TestWhereNothingIsThereNothingIsDone(t *testing.T) {
 			ns := netns.New(t, "node")
 			prepare(t, ns)
 			before, tables := generation(t, ns), ns.Run(t, "cat", "/proc/self/net/ip_tables_names")
+			path := os.Getenv("PATH")
 			t.Setenv("PATH", "") // no child can be started
 			l := find(t, ns)
 			if !l.Empty() || l.String() != "nothing of kube-proxy" {
@@ -150,9 +152,9 @@ func TestWhereNothingIsThereNothingIsDone(t *testing.T) {
 				t.Error(err)
 			}
 			if after := generation(t, ns); after != before {
-				t.Errorf("generation %s after %s", after, before)
+				t.Errorf("generation %d after %d", after, before)
 			}
-			t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+			t.Setenv("PATH", path)
 			if after := ns.Run(t, "cat", "/proc/self/net/ip_tables_names"); after != tables {
 				t.Errorf("tables of iptables-legacy after: %q, before: %q", after, tables)
 			}
@@ -364,6 +366,21 @@ COMMIT
 	}
 }
 
+// A later iptables-nft keeps comments as nft does.
+func TestCommentsOfNftAreRead(t *testing.T) {
+	ns := netns.New(t, "node")
+	nft := variant{takeover.IPv4, false}
+	nft.restore(t, ns, "*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j ACCEPT\nCOMMIT\n")
+	before := "counter packets 0 bytes 0 goto KUBE-SERVICES comment \"other\""
+	ns.Run(t, "nft", "add rule ip nat PREROUTING counter jump KUBE-SERVICES comment \"kubernetes service portals\"")
+	ns.Run(t, "nft", "add rule ip nat PREROUTING "+before)
+	takeOver(t, ns)
+	out := ns.Run(t, "nft", "list", "chain", "ip", "nat", "PREROUTING")
+	if !strings.Contains(out, before) || strings.Contains(out, "jump") {
+		t.Errorf("want only the rule with another comment left:\n%s", out)
+	}
+}
+
 // One transaction does not do for so many chains.
 func TestManyChainsGo(t *testing.T) {
 	var b strings.Builder
@@ -380,11 +397,15 @@ func TestManyChainsGo(t *testing.T) {
 		t.Run(v.String(), func(t *testing.T) {
 			ns := netns.New(t, "node")
 			v.restore(t, ns, b.String())
+			before := generation(t, ns)
 			if l := takeOver(t, ns); l.Chains[0].Chains != 2*services+1 {
 				t.Errorf("found %s", l)
 			}
 			if saved := v.saved(t, ns); strings.Contains(saved, "KUBE") {
 				t.Errorf("left:\n%.2000s", saved)
+			}
+			if n := generation(t, ns) - before; !v.legacy && n < 2 {
+				t.Errorf("%d transactions, want more", n)
 			}
 		})
 	}
@@ -397,10 +418,8 @@ func TestWithoutItsProgramsIptablesLegacyIsNamedAndTheRestGoes(t *testing.T) {
 	nft.restore(t, ns, proxyRules())
 	ns.Run(t, "nft", "add table ip kube-proxy")
 	l := find(t, ns)
-	path := t.TempDir() // and no iptables in it
-	t.Setenv("PATH", path)
+	t.Setenv("PATH", t.TempDir()) // and no iptables in it
 	err := remove(t, ns, l)
-	t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 	if err == nil {
 		t.Fatal("no error")
 	}

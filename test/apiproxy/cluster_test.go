@@ -51,6 +51,13 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.client = client
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: addr.NodeName, Labels: map[string]string{corev1.LabelHostname: addr.NodeName}},
+		Spec:       corev1.NodeSpec{PodCIDRs: []string{addr.IPv4().NodePods.String()}, PodCIDR: addr.IPv4().NodePods.String()},
+	}
+	if _, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
 	kubeconfig, err := c.server.KubeconfigOf("system:kube-proxy")
 	if err != nil {
 		t.Fatal(err)
