@@ -60,26 +60,28 @@ type Daemon struct {
 	checks   *health.Services
 	notes    map[string][]model.Note
 	// listening is where healthCheckNodePorts are.
-	listening []netip.Addr
-	warned    map[string]bool
-	loaded    chan struct{} // is closed once all tables are
-	firstLoad sync.Once
-	fatal     chan error // holds the first reason to end
+	listening   []netip.Addr
+	warned      map[string]bool
+	loaded      chan struct{} // is closed once all tables are
+	firstLoad   sync.Once
+	hasPodCIDRs chan struct{} // is closed once podCIDRs are known
+	fatal       chan error    // holds the first reason to end
 }
 
 // New prepares a daemon. It writes nothing.
 func New(cfg Config) (*Daemon, error) {
 	d := &Daemon{
-		mailbox:  newMailbox(),
-		cfg:      cfg,
-		settings: cfg.Settings,
-		addrs:    addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
-		held:     map[nft.Family]held{},
-		programs: map[nft.Family]*nft.Program{},
-		notes:    map[string][]model.Note{},
-		warned:   map[string]bool{},
-		loaded:   make(chan struct{}),
-		fatal:    make(chan error, 1),
+		mailbox:     newMailbox(),
+		cfg:         cfg,
+		settings:    cfg.Settings,
+		addrs:       addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
+		held:        map[nft.Family]held{},
+		programs:    map[nft.Family]*nft.Program{},
+		notes:       map[string][]model.Note{},
+		warned:      map[string]bool{},
+		loaded:      make(chan struct{}),
+		hasPodCIDRs: make(chan struct{}),
+		fatal:       make(chan error, 1),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
 	d.observe()
@@ -133,6 +135,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	beside.Go(func() { d.checks.Run(ctx) })
 	beside.Go(func() { d.watch(ctx) })
 	beside.Go(func() { d.takeOver(ctx) })
+	if cfg := d.cfg.Settings; cfg.Detector.Mode == config.NodeCIDR {
+		beside.Go(func() { d.awaitPodCIDRs(ctx) })
+	}
 	beside.Go(func() { // ends with ctx
 		select {
 		case <-ctx.Done():

@@ -115,11 +115,11 @@ func (d *Daemon) listenAt() []netip.Addr {
 			list = append(list, d.addrs.nodePorts(d.settings, family)...)
 			continue
 		}
-		any := netip.IPv4Unspecified()
+		every := netip.IPv4Unspecified()
 		if family == nft.IPv6 {
-			any = netip.IPv6Unspecified()
+			every = netip.IPv6Unspecified()
 		}
-		list = append(list, any)
+		list = append(list, every)
 	}
 	return list
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -124,6 +125,9 @@ func (d *Daemon) adoptNode(n *model.Node) {
 		d.end(fmt.Errorf("node %s: spec.podCIDRs was %v and is %v: pods are told by them, which takes a restart", n.Name, d.podCIDRs.list, n.PodCIDRs))
 		return
 	}
+	if !d.podCIDRs.known {
+		close(d.hasPodCIDRs)
+	}
 	d.podCIDRs = podCIDRs{slices.Clone(n.PodCIDRs), true}
 }
 
@@ -140,5 +144,15 @@ func (d *Daemon) warn() {
 			d.warned[line] = true
 			d.cfg.Log.Info(line)
 		}
+	}
+}
+
+// awaitPodCIDRs ends the daemon if the Node object gets no ranges in time.
+func (d *Daemon) awaitPodCIDRs(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-d.hasPodCIDRs:
+	case <-time.After(podCIDRsPatience):
+		d.end(fmt.Errorf("node %s has no spec.podCIDRs after %s: pods are told by them", d.cfg.Settings.Node, podCIDRsPatience))
 	}
 }

@@ -191,11 +191,11 @@ func TestFileAndFlags(t *testing.T) {
 	file := configFile(t, "mode: nftables\nhostnameOverride: of-file\nclusterCIDR: 10.0.0.0/8\nlogging: {verbosity: 1, vmodule: [{filePattern: b, verbosity: 2}]}\nclientConnection: {kubeconfig: /f}\n")
 	s := settings(t, "--config", file, "--hostname-override=Of-Flag", "--master=https://m", "-v=5", "--vmodule=a=1",
 		"--cluster-cidr=192.168.0.0/16", "--masquerade-all", "--healthz-port=0", "--masquerade-bit=9",
-		"--reject-without-local-endpoints", "--reset-removed-endpoints", "--init-only")
+		"--reject-without-local-endpoints", "--init-only")
 	got := []any{s.Node, s.Client.Master, s.Client.Kubeconfig, uint32(s.Config.Logging.Verbosity), fmt.Sprint(s.Config.Logging.VModule),
-		fmt.Sprint(s.ClusterCIDRs), s.MasqueradeAll, s.Healthz, s.MasqueradeBit, s.RejectWithoutLocalEndpoints, s.ResetRemovedEndpoints}
+		fmt.Sprint(s.ClusterCIDRs), s.MasqueradeAll, s.Healthz, s.MasqueradeBit, s.RejectWithoutLocalEndpoints}
 	want := []any{"of-flag", "https://m", "/f", uint32(5), "[{a 1} {b 2}]",
-		"[10.0.0.0/8]", false, "0.0.0.0:10256", uint8(9), true, true}
+		"[10.0.0.0/8]", false, "0.0.0.0:10256", uint8(9), true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

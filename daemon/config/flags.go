@@ -34,7 +34,7 @@ type given struct {
 	mode, detectMode, version      string
 	masqueradeBit                  uint8
 	masqueradeAll                  bool
-	reject, reset                  bool
+	reject                         bool
 	sync, minSync                  time.Duration
 	ipvsSync, ipvsMinSync          time.Duration
 	healthzPort, metricsPort       int32
@@ -110,7 +110,7 @@ func besideConfig(name string) bool {
 		"logging-format", "log-flush-frequency", "v", "vmodule",
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 		// Ours: a file has no fields for them.
-		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
+		"manifests", "masquerade-bit", "reject-without-local-endpoints",
 	}, name)
 }
 

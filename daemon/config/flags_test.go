@@ -39,7 +39,7 @@ func kubeProxyFlags() map[string]string {
 func TestFlagsAreKubeProxysAndOurs(t *testing.T) {
 	want := kubeProxyFlags()
 	for name, value := range map[string]string{
-		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false", "reset-removed-endpoints": "false",
+		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false",
 	} {
 		want[name] = value
 	}
@@ -117,7 +117,6 @@ func flagCases() map[string]struct {
 		"profiling":                         {[]string{"--profiling"}, func(s Settings) any { return s.Profiling }, true},
 		"proxy-mode":                        {[]string{"--proxy-mode=iptables"}, func(s Settings) any { return []any{string(s.Config.Mode), s.NodePortAddresses.All} }, []any{"iptables", true}},
 		"reject-without-local-endpoints":    {[]string{"--reject-without-local-endpoints"}, func(s Settings) any { return s.RejectWithoutLocalEndpoints }, true},
-		"reset-removed-endpoints":           {[]string{"--reset-removed-endpoints"}, func(s Settings) any { return s.ResetRemovedEndpoints }, true},
 		"show-hidden-metrics-for-version":   {[]string{"--show-hidden-metrics-for-version=1.36"}, func(s Settings) any { return s.Config.ShowHiddenMetricsForVersion }, "1.36"},
 		"v":                                 {[]string{"-v=4"}, func(s Settings) any { return uint32(s.Config.Logging.Verbosity) }, uint32(4)},
 		"vmodule":                           {[]string{"--vmodule=api=3"}, func(s Settings) any { return fmt.Sprint(s.Config.Logging.VModule) }, "[{api 3}]"},

@@ -37,7 +37,6 @@ func (f *Flags) traffic(fs *pflag.FlagSet) {
 	fs.Uint8Var(&g.masqueradeBit, "masquerade-bit", defaultMasqueradeBit, "`bit` of the packet mark, 0 to 31, that says that a packet is to be masqueraded (onerule's own)")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", nil, "`where` NodePorts are served: ranges of addresses, and the keywords primary (the addresses of the Node object), localhost and all; unless it is set: primary, or all if the mode is iptables or ipvs")
 	fs.BoolVar(&g.reject, "reject-without-local-endpoints", false, "refuse, instead of dropping, what a Local traffic policy without local endpoints can't deliver (onerule's own)")
-	fs.BoolVar(&g.reset, "reset-removed-endpoints", false, "reset TCP connections to endpoints that are gone (onerule's own)")
 	fs.DurationVar(&g.sync, "iptables-sync-period", defaultSyncPeriod, "`time` after which a failed sync is tried again at the latest; twice as long without one is unhealthy. The name is historical: it counts in nftables mode")
 	fs.DurationVar(&g.minSync, "iptables-min-sync-period", defaultMinSyncPeriod, "`time` between two syncs at least; 0: none. It counts in nftables mode too")
 }

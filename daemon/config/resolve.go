@@ -91,7 +91,7 @@ func (r *resolver) node() {
 // own takes the flags that kube-proxy does not have.
 func (r *resolver) own() {
 	g := r.flags.given
-	r.s.Manifests, r.s.RejectWithoutLocalEndpoints, r.s.ResetRemovedEndpoints = g.manifests, g.reject, g.reset
+	r.s.Manifests, r.s.RejectWithoutLocalEndpoints = g.manifests, g.reject
 	if g.manifests == "" {
 		return
 	}

@@ -48,8 +48,6 @@ type Settings struct {
 	// RejectWithoutLocalEndpoints rejects what a Local policy without local endpoints
 	// would drop.
 	RejectWithoutLocalEndpoints bool
-	// ResetRemovedEndpoints resets TCP connections to endpoints that are gone.
-	ResetRemovedEndpoints bool
 	// Gates has the value of every feature gate.
 	Gates map[string]bool
 	// Config is the whole configuration, with defaults and with what flags say, as

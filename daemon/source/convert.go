@@ -178,7 +178,7 @@ func (c converter) slice(s *discoveryv1.EndpointSlice) (*model.EndpointSlice, []
 		f.add(model.ReasonNoService, "metadata.labels["+labelServiceName+"]", "names no Service")
 		return nil, f.notes
 	}
-	if !f.subdomain("metadata.name", s.Name) || !f.label("metadata.namespace", s.Namespace) ||
+	if !f.subdomain(s.Name) || !f.label("metadata.namespace", s.Namespace) ||
 		!f.label("metadata.labels["+labelServiceName+"]", service) {
 		return nil, f.notes
 	}
@@ -264,7 +264,7 @@ func or(b *bool, absent bool) bool {
 // serviceCIDR converts a ServiceCIDR.
 func (c converter) serviceCIDR(s *networkingv1.ServiceCIDR) (*model.ServiceCIDR, []model.Note) {
 	var f findings
-	if !f.subdomain("metadata.name", s.Name) {
+	if !f.subdomain(s.Name) {
 		return nil, f.notes
 	}
 	return &model.ServiceCIDR{Name: s.Name, CIDRs: f.prefixes("spec.cidrs", s.Spec.CIDRs)}, f.notes

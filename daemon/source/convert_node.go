@@ -20,7 +20,7 @@ func leaving(n *corev1.Node) bool {
 // node converts a Node.
 func (c converter) node(n *corev1.Node) (*model.Node, []model.Note) {
 	var f findings
-	if !f.subdomain("metadata.name", n.Name) {
+	if !f.subdomain(n.Name) {
 		return nil, f.notes
 	}
 	m := &model.Node{Name: c.strings.of(n.Name), Zone: c.strings.of(n.Labels[corev1.LabelTopologyZone]), Leaving: leaving(n)}

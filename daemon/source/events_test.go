@@ -199,7 +199,7 @@ func TestEventsKeepWithinTheLimitsOfTheAPI(t *testing.T) {
 		t.Errorf("got a note of %d bytes: %q", len(event.Note), event.Note)
 	}
 	var f findings
-	if !f.subdomain("metadata.name", event.Name) {
+	if !f.subdomain(event.Name) {
 		t.Errorf("got name %q: %v", event.Name, f.notes)
 	}
 }

@@ -54,7 +54,8 @@ func (f *findings) label(field, s string) bool {
 
 // subdomain notes what is not a sequence of DNS labels: the names of slices, nodes
 // and ServiceCIDRs.
-func (f *findings) subdomain(field, s string) bool {
+func (f *findings) subdomain(s string) bool {
+	const field = "metadata.name"
 	switch {
 	case s == "":
 		f.add(model.ReasonInvalidName, field, "is missing")

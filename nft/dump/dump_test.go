@@ -44,7 +44,7 @@ func TestAListingThatBreaksOffIsAnError(t *testing.T) {
 }
 
 func TestMessagesOfOneDatagram(t *testing.T) {
-	const kind = 1<<8 | 0
+	const kind = 1 << 8
 	for _, c := range []struct {
 		name        string
 		datagram    []byte
