@@ -87,7 +87,7 @@ func kinds() []kind {
 		{"source ranges", nft.Entry{External: true, Guarded: true}, false, fewer, 200},
 		{"NodePort", nft.Entry{External: true, NodePort: true}, false, fewer, 200},
 		{"NodePort, Local", nft.Entry{External: true, NodePort: true, Local: true}, false, fewer, 200},
-		{"affinity", nft.Entry{}, true, fewer, 20},
+		{"affinity", nft.Entry{}, true, fewer, 5},
 	}
 }
 
