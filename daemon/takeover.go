@@ -33,7 +33,7 @@ func (d *Daemon) takeOver(ctx context.Context) {
 	}
 }
 
-// removeLeftovers says whether there was anything to remove.
+// removeLeftovers says whether there was anything, and it is gone.
 func (d *Daemon) removeLeftovers(ctx context.Context, again bool) bool {
 	found, err := takeover.Find(ctx)
 	if err != nil {
@@ -49,6 +49,7 @@ func (d *Daemon) removeLeftovers(ctx context.Context, again bool) bool {
 	}
 	if err := takeover.Remove(ctx, found); err != nil {
 		d.cfg.Log.Error(err, "not all that a kube-proxy has left could be removed, trying again", "after", lookAgain)
+		return false
 	}
 	return true
 }

@@ -13,7 +13,6 @@ make                                make
 git                                 git
 nft                                 nftables
 iptables-legacy                     iptables
-iptables                            iptables
 ip                                  iproute2
 sysctl                              procps
 modprobe                            kmod

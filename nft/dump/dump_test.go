@@ -106,7 +106,12 @@ func TestListingsAndAnswersOfTheKernel(t *testing.T) {
 				return err
 			}
 			defer func() { _ = conn.Close() }()
-			return c.ask(conn)
+			conn.interrupted = true // by an earlier listing
+			err = c.ask(conn)
+			if conn.Interrupted() {
+				t.Errorf("%s: interrupted, as the one before", c.name)
+			}
+			return err
 		})
 		if !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", c.name, err, c.want)
