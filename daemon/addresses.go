@@ -36,7 +36,7 @@ func (a addresses) nodePorts(s config.Settings, family nft.Family) []netip.Addr 
 
 func (a addresses) of(family nft.Family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(a.host), func(addr netip.Addr) bool {
-		return addr.IsLoopback() || addr.Is4() != (family == nft.IPv4)
+		return addr.IsLoopback() || !isOf(family, addr)
 	})
 }
 

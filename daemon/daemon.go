@@ -48,7 +48,8 @@ type Daemon struct {
 	cfg      Config
 	settings config.Settings
 	addrs    addresses
-	held     map[nft.Family]held // what the tables hold of addrs
+	wanted   map[nft.Family]held // what the tables are to hold of addrs
+	held     map[nft.Family]held // what they hold
 	podCIDRs podCIDRs
 	hadNode  bool // the Node object was seen
 	ledger   *plan.Ledger
@@ -75,6 +76,7 @@ func New(cfg Config) (*Daemon, error) {
 		cfg:         cfg,
 		settings:    cfg.Settings,
 		addrs:       addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
+		wanted:      map[nft.Family]held{},
 		held:        map[nft.Family]held{},
 		programs:    map[nft.Family]*nft.Program{},
 		notes:       map[string][]model.Note{},

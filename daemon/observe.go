@@ -78,12 +78,7 @@ func counters(_ context.Context, label string) (metrics.Counters, error) {
 	return metrics.Counters{Named: named}, err
 }
 
-func familyLabel(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
+func familyLabel(f nft.Family) string { return config.Family(f).String() }
 
 // did takes note of what was done in the kernel since before.
 func (d *Daemon) did(family nft.Family, before nft.Operations, p *nft.Program) {

@@ -48,7 +48,7 @@ func (d *Daemon) repair(found []nft.Foreign) {
 
 func foreignKinds() []string {
 	var list []string
-	for k := nft.Lost; k.String() != nft.Kind(255).String(); k++ {
+	for _, k := range nft.Kinds() {
 		list = append(list, k.String())
 	}
 	return list

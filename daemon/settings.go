@@ -58,7 +58,7 @@ func (d *Daemon) skeleton(family nft.Family) nft.Config {
 	case config.InterfaceNamePrefix:
 		c.Detector, c.PodInterface = nft.DetectInterface, d.settings.Detector.Interface+"*"
 	default:
-		if slices.ContainsFunc(d.clusterCIDRs(), func(p netip.Prefix) bool { return p.Addr().Is4() == (family == nft.IPv4) }) {
+		if slices.ContainsFunc(d.clusterCIDRs(), func(p netip.Prefix) bool { return isOf(family, p.Addr()) }) {
 			c.Detector = nft.DetectCIDR
 		}
 	}
@@ -68,6 +68,10 @@ func (d *Daemon) skeleton(family nft.Family) nft.Config {
 // adopt takes in settings, addresses and what the Node object says, which rules and
 // addresses follow from. It gives what plans say otherwise now.
 func (d *Daemon) adopt(l letters) plan.Applied {
+	node, hasNode := l.changes[d.nodeKey()]
+	if l.settings == nil && !l.hasHost && !hasNode {
+		return plan.NewApplied() // as with nearly every change
+	}
 	before := map[nft.Family]nft.Config{}
 	for _, family := range d.cfg.Families {
 		before[family] = d.skeleton(family)
@@ -81,13 +85,16 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 		d.addrs.host = l.host
 		d.cleaner.hostAddrs(l.host)
 	}
-	if c, ok := l.changes[d.nodeKey()]; ok {
-		d.adoptNode(c.Node)
+	if hasNode {
+		d.adoptNode(node.Node)
 	}
 	d.warn()
 	if at := d.listenAt(); !slices.Equal(at, d.listening) {
 		d.listening = at
 		d.checks.Listen(at)
+	}
+	for _, family := range d.cfg.Families {
+		d.wanted[family] = d.addrs.held(d.settings, family, !d.cfg.WithoutFib)
 	}
 	for family, old := range before {
 		if now := d.skeleton(family); now != old {
@@ -97,7 +104,7 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	if now := d.planConfig(); now.WithoutExternalIPs != planned.WithoutExternalIPs || !slices.Equal(now.ClusterCIDRs, planned.ClusterCIDRs) {
 		return d.ledger.Reconfigure(now)
 	}
-	return plan.Applied{Touched: plan.NewKeys(), Noted: map[model.Name][]model.Note{}}
+	return plan.NewApplied()
 }
 
 func (d *Daemon) nodeKey() model.Key {

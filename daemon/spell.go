@@ -11,7 +11,6 @@ import (
 // Spell gives the part of an outcome that is of one family in the words of its
 // table, and the keys that it covers.
 func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.State) {
-	ofFamily := func(a netip.Addr) bool { return a.Is4() == (family == nft.IPv4) }
 	k, s := nft.NewKeys(), nft.NewState()
 	for f := range keys.Frontends {
 		if f.InFamily() != plan.Family(family) {
@@ -23,7 +22,7 @@ func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.S
 		}
 	}
 	for addr := range keys.Addrs {
-		if !ofFamily(addr) {
+		if !isOf(family, addr) {
 			continue
 		}
 		k.Addrs[addr] = true
@@ -46,11 +45,13 @@ func Spell(family nft.Family, keys plan.Keys, out plan.Outcome) (nft.Keys, nft.S
 	}
 	if keys.Ranges {
 		k.Ranges = true
-		spellRanges(s, nft.PodCIDRs, out.PodCIDRs, ofFamily)
-		spellRanges(s, nft.ServiceCIDRs, out.ServiceCIDRs, ofFamily)
+		spellRanges(s, nft.PodCIDRs, out.PodCIDRs, family)
+		spellRanges(s, nft.ServiceCIDRs, out.ServiceCIDRs, family)
 	}
 	return k, s
 }
+
+func isOf(f nft.Family, a netip.Addr) bool { return a.Is4() == (f == nft.IPv4) }
 
 func frontend(f plan.Frontend) nft.Frontend {
 	return nft.Frontend{Addr: f.Addr, Protocol: uint8(f.Protocol), Port: f.Port}
@@ -83,10 +84,10 @@ func affinityID(p plan.ServicePort) string {
 	return nft.AffinityID(fmt.Sprintf("%s/%s/%s", p.Service, p.Port, p.Protocol))
 }
 
-func spellRanges(s nft.State, name nft.RangeSet, prefixes []netip.Prefix, ofFamily func(netip.Addr) bool) {
+func spellRanges(s nft.State, name nft.RangeSet, prefixes []netip.Prefix, family nft.Family) {
 	var list []netip.Prefix
 	for _, p := range prefixes {
-		if ofFamily(p.Addr()) {
+		if isOf(family, p.Addr()) {
 			list = append(list, p)
 		}
 	}

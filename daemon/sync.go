@@ -84,7 +84,7 @@ func (d *Daemon) counted(l letters) {
 func (d *Daemon) programmed(family nft.Family, l letters) {
 	for _, c := range l.changes {
 		s := c.EndpointSlice
-		if s == nil || s.Triggered == 0 || len(s.Endpoints) == 0 || s.Endpoints[0].Addr.Is4() != (family == nft.IPv4) {
+		if s == nil || s.Triggered == 0 || len(s.Endpoints) == 0 || !isOf(family, s.Endpoints[0].Addr) {
 			continue
 		}
 		d.metrics.Programmed(familyLabel(family), time.Unix(0, s.Triggered))
@@ -101,7 +101,7 @@ func changesOf(l letters) []model.Change {
 
 func (d *Daemon) syncFamily(ctx context.Context, family nft.Family, touched plan.Keys) error {
 	p := d.programs[family]
-	now := d.addrs.held(d.settings, family, !d.cfg.WithoutFib)
+	now := d.wanted[family]
 	moved := d.held[family].changed(now)
 	if p.Known() && touched.Empty() && len(moved) == 0 {
 		return nil

@@ -38,21 +38,25 @@ func AffinityID(service string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// pinScopes are the kinds of pins: to any endpoint, and to those on this node.
-func (a Affinity) pinScopes() []string {
+// The kinds of pins, in the names of what belongs to them: to any endpoint, and to those
+// on this node.
+const (
+	anyPins   = ""
+	localPins = "local-"
+)
+
+func pinScopes() []string { return []string{anyPins, localPins} }
+
+// scopes are the kinds of pins that there are.
+func (a Affinity) scopes() []string {
 	if a.Local {
-		return []string{"", "local-"}
+		return pinScopes()
 	}
-	return []string{""}
+	return []string{anyPins}
 }
 
 // stickyChain names the chain that sends a client where it is pinned to.
-func (a Affinity) stickyChain(m SlotMap) string {
-	if m.local() {
-		return "local-sticky-" + a.ID
-	}
-	return "sticky-" + a.ID
-}
+func stickyChain(scope, id string) string { return scope + "sticky-" + id }
 
 // pinChain names the chain that pins a client. It says all that its rules depend on.
 func (a Affinity) pinChain() string {
@@ -86,59 +90,11 @@ func affinityOf(chain string) (a Affinity, ok bool) {
 func memberSet(scope, id string) string { return scope + "members-" + id }
 
 func isMemberSet(set string) bool {
-	return strings.HasPrefix(set, "members-") || strings.HasPrefix(set, "local-members-")
+	return slices.ContainsFunc(pinScopes(), func(scope string) bool { return strings.HasPrefix(set, memberSet(scope, "")) })
 }
 
 func pinMaps(scope, id string) (addrs, ports string) {
 	return "pins-" + scope + "addr-" + id, "pins-" + scope + "port-" + id
-}
-
-// objects is what the kernel has of something.
-type objects struct {
-	counters []Counter
-	sets     []Set
-	chains   []Chain
-}
-
-func (o *objects) add(more objects) {
-	o.counters = append(o.counters, more.counters...)
-	o.sets = append(o.sets, more.sets...)
-	o.chains = append(o.chains, more.chains...)
-}
-
-// without gives what is not there already, by name.
-func (o objects) without(there objects) objects {
-	return objects{
-		subtract(o.counters, there.counters, Counter.name),
-		subtract(o.sets, there.sets, Set.name),
-		subtract(o.chains, there.chains, Chain.name),
-	}
-}
-
-// distinct gives each object once.
-func (o objects) distinct() objects {
-	return objects{unique(o.counters, Counter.name), unique(o.sets, Set.name), unique(o.chains, Chain.name)}
-}
-
-func (c Counter) name() string { return c.Name }
-func (s Set) name() string     { return s.Name }
-func (c Chain) name() string   { return c.Name }
-
-func subtract[T any](list, there []T, name func(T) string) []T {
-	names := map[string]bool{}
-	for _, v := range there {
-		names[name(v)] = true
-	}
-	return slices.DeleteFunc(list, func(v T) bool { return names[name(v)] })
-}
-
-func unique[T any](list []T, name func(T) string) []T {
-	seen := map[string]bool{}
-	return slices.DeleteFunc(list, func(v T) bool {
-		again := seen[name(v)]
-		seen[name(v)] = true
-		return again
-	})
 }
 
 // objects gives what an affinity consists of, apart from its elements. Those of one
@@ -147,7 +103,7 @@ func (a Affinity) objects(f Family) objects {
 	proto := protocolWord(a.Protocol)
 	o := objects{counters: []Counter{{a.fullCounter(), "clients that could not be pinned: the map is full"}}}
 	pin := Chain{Name: a.pinChain(), Comment: "pin a client to the endpoint that it was given"}
-	for _, scope := range a.pinScopes() {
+	for _, scope := range a.scopes() {
 		addrs, ports := pinMaps(scope, a.ID)
 		members := memberSet(scope, a.ID)
 		o.sets = append(o.sets,
@@ -160,7 +116,7 @@ func (a Affinity) objects(f Family) objects {
 		}}
 		pin.Rules = append(pin.Rules, fmt.Sprintf("%s daddr . %s dport @%s jump %s", f, proto, members, update.Name))
 		o.chains = append(o.chains, update, Chain{
-			Name: scope + "sticky-" + a.ID, Comment: "where the client is pinned to",
+			Name: stickyChain(scope, a.ID), Comment: "where the client is pinned to",
 			Rules: []string{fmt.Sprintf("meta l4proto %s dnat to %s saddr map @%s : %s saddr map @%s", proto, f, addrs, f, ports)},
 		})
 	}

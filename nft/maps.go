@@ -80,6 +80,14 @@ func (m SlotMap) countName(protocol uint8, n int) string {
 	return fmt.Sprintf("%slb-%s-%d", m.prefix(), protocolWord(protocol), n)
 }
 
+// pinScope says which pins count for its frontends.
+func (m SlotMap) pinScope() string {
+	if m.local() {
+		return localPins
+	}
+	return anyPins
+}
+
 // sticky names the map from frontends to where clients are pinned.
 func (m SlotMap) sticky() RouteMap { return RouteMap(m.prefix() + string(Sticky)) }
 

@@ -26,6 +26,15 @@ const (
 	numKinds
 )
 
+// Kinds lists them.
+func Kinds() []Kind {
+	list := make([]Kind, numKinds)
+	for i := range list {
+		list[i] = Kind(i)
+	}
+	return list
+}
+
 // String gives a word for metrics.
 func (k Kind) String() string {
 	return [...]string{

@@ -136,7 +136,7 @@ func (p *Program) unpin(id string) (deleted int, err error) {
 		return 0, err
 	}
 	defer func() { _ = d.close() }()
-	for _, scope := range []string{"", "local-"} {
+	for _, scope := range pinScopes() {
 		addrs, ports := pinMaps(scope, id)
 		pins, listings, err := readPins(d, p.rules.skeleton.Family, addrs, ports)
 		p.total.add(Operations{Listings: listings})

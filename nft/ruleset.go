@@ -145,6 +145,21 @@ type remainder struct{ counters, sets, chains []string }
 
 func (r remainder) empty() bool { return len(r.counters)+len(r.sets)+len(r.chains) == 0 }
 
+// objects gives what it names, as much of it as a deletion asks for.
+func (r remainder) objects(k inKernel) objects {
+	var o objects
+	for _, name := range r.chains {
+		o.chains = append(o.chains, Chain{Name: name})
+	}
+	for _, name := range r.sets {
+		o.sets = append(o.sets, Set{Name: name, Map: k.sets[name].value > 0 || k.sets[name].verdicts})
+	}
+	for _, name := range r.counters {
+		o.counters = append(o.counters, Counter{Name: name})
+	}
+	return o
+}
+
 // leftovers gives what is none of ours.
 func (w rulesetWriter) leftovers(k inKernel) remainder {
 	ours := w.all(k.variable())
@@ -170,22 +185,7 @@ func unreferenced(name string, c kernelChain) bool {
 // remove deletes what no element leads to.
 func (w rulesetWriter) remove(ctx context.Context, k inKernel, r remainder) error {
 	tx := w.nft.NewTransaction()
-	for _, name := range r.chains { // they may go to each other: all are emptied first
-		tx.Flush(&knftables.Chain{Name: name})
-	}
-	for _, name := range r.chains {
-		tx.Delete(&knftables.Chain{Name: name})
-	}
-	for _, name := range r.sets {
-		if k.sets[name].value > 0 || k.sets[name].verdicts {
-			tx.Delete(&knftables.Map{Name: name})
-			continue
-		}
-		tx.Delete(&knftables.Set{Name: name})
-	}
-	for _, name := range r.counters {
-		tx.Delete(&knftables.Counter{Name: name})
-	}
+	deleteObjects(tx, r.objects(k))
 	return w.run(ctx, tx, "delete what is not needed")
 }
 
@@ -282,7 +282,7 @@ func addObjects(tx *knftables.Transaction, o objects) {
 
 // deleteObjects deletes chains before the sets that their rules use.
 func deleteObjects(tx *knftables.Transaction, o objects) {
-	for _, c := range o.chains {
+	for _, c := range o.chains { // they may go to each other: all are emptied first
 		tx.Flush(&knftables.Chain{Name: c.Name})
 	}
 	for _, c := range o.chains {

@@ -154,7 +154,7 @@ func (s State) spread(m SlotMap, f Frontend, endpoints []netip.AddrPort, a Affin
 		s.Slots[m][f] = endpoints
 	}
 	if a.ID != "" {
-		s.Routes[m.sticky()][f] = a.stickyChain(m)
+		s.Routes[m.sticky()][f] = stickyChain(m.pinScope(), a.ID)
 	}
 }
 
@@ -162,18 +162,18 @@ func (s State) spread(m SlotMap, f Frontend, endpoints []netip.AddrPort, a Affin
 // endpoints, and for frontends whose policy is Local to these.
 func (s State) Pin(a Affinity, endpoints, local []netip.AddrPort) {
 	s.Affinities[a.ID] = a
-	for _, scope := range a.pinScopes() {
-		members := map[netip.AddrPort]bool{}
+	for _, scope := range a.scopes() {
+		set := map[netip.AddrPort]bool{}
 		list := endpoints
-		if scope != "" {
+		if scope == localPins {
 			list = local
 		}
 		for _, ep := range list {
-			members[ep] = true
+			set[ep] = true
 		}
 		delete(s.Members, memberSet(scope, a.ID))
-		if len(members) > 0 {
-			s.Members[memberSet(scope, a.ID)] = members
+		if len(set) > 0 {
+			s.Members[memberSet(scope, a.ID)] = set
 		}
 	}
 }
@@ -200,8 +200,9 @@ func (k Keys) Empty() bool {
 func (k Keys) memberSets() map[string]bool {
 	names := map[string]bool{}
 	for id := range k.Affinities {
-		names[memberSet("", id)] = true
-		names[memberSet("local-", id)] = true
+		for _, scope := range pinScopes() {
+			names[memberSet(scope, id)] = true
+		}
 	}
 	return names
 }
@@ -302,16 +303,19 @@ func (s State) sizes() map[string]int {
 	for _, ranges := range s.Sources {
 		n[AllowedSources] += len(ranges)
 	}
-	for _, members := range s.Members {
-		n[sizeName("members-")] += len(members)
+	for _, set := range s.Members {
+		n[members] += len(set)
 	}
 	return n
 }
 
+// members is what the sets of members are counted under together.
+const members = "members"
+
 // sizeName is what the number of elements of a set is counted under.
 func sizeName(set string) string {
 	if isMemberSet(set) {
-		return "members"
+		return members
 	}
 	return set
 }

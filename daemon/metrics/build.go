@@ -41,6 +41,12 @@ func ofLibraries(info *debug.BuildInfo) string {
 	return ""
 }
 
+// Emulated gives the "major.minor" of KubernetesVersion.
+func Emulated() string {
+	major, minor := majorMinor(KubernetesVersion())
+	return major + "." + minor
+}
+
 // majorMinor splits "v1.37.2" into "1" and "37".
 func majorMinor(release string) (major, minor string) {
 	major, rest, _ := strings.Cut(strings.TrimPrefix(release, "v"), ".")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/component-base/logs"
@@ -71,7 +70,7 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 		return health.Status{
 			Component:    "oneruled",
 			Version:      j.version,
-			Emulation:    strings.TrimPrefix(strings.Join(strings.Split(metrics.KubernetesVersion(), ".")[:2], "."), "v"),
+			Emulation:    metrics.Emulated(),
 			Started:      began,
 			Metrics:      d.MetricsHandler(),
 			Config:       func() any { return c.Config },

@@ -32,7 +32,7 @@ func (l *Ledger) begin() *batch {
 		addrs:     map[netip.Addr]uses{},
 		checks:    map[uint16]HealthCheck{},
 		concerned: map[model.Name]bool{},
-		applied:   Applied{Touched: NewKeys(), Noted: map[model.Name][]model.Note{}},
+		applied:   NewApplied(),
 	}
 }
 

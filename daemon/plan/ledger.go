@@ -61,6 +61,11 @@ type Applied struct {
 	HealthChecks bool
 }
 
+// NewApplied gives what changes nothing.
+func NewApplied() Applied {
+	return Applied{Touched: NewKeys(), Noted: map[model.Name][]model.Note{}}
+}
+
 // Apply takes changes in and plans the Services that they concern again. A change of one
 // endpoint costs what its Service does, however many there are.
 func (l *Ledger) Apply(changes []model.Change) Applied {

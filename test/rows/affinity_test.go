@@ -204,7 +204,7 @@ func (w *world) homes(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, p := range addr.Both() {
 		for _, client := range visitors(p) {
-			all[client.Src.String()] = w.home(t, client, at(p.VIP(0), model.TCP, 80), at(lbIP(p), model.TCP, 80)).String()
+			all[client.Src.String()] = w.home(t, client, at(p.VIP(0), model.TCP, 80), at(p.BalancerIP(0), model.TCP, 80)).String()
 		}
 	}
 	return all

@@ -25,30 +25,19 @@ func outsideTests() map[string]func(*testing.T, *world) {
 
 const nodePort = 30080
 
-// externalIP and lbIP are addresses that only Services have.
-func externalIP(p addr.Plan) netip.Addr { return addr.Nth(external(p), 1) }
-func lbIP(p addr.Plan) netip.Addr       { return addr.Nth(external(p), 2) }
-
-func external(p addr.Plan) netip.Prefix {
-	if p.VIP(0).Is4() {
-		return netip.MustParsePrefix("198.51.100.0/24")
-	}
-	return netip.MustParsePrefix("2001:db8:51::/64")
-}
-
 // outsideService is a Service of every kind of frontend, with more fields of its spec.
 func outsideService(p addr.Plan, more string) string {
 	spec := fmt.Sprintf("type: LoadBalancer, clusterIP: %q, clusterIPs: [%q], externalIPs: [%q], "+
 		"ports: [{name: web, protocol: TCP, port: 80, nodePort: %d}, {name: dns, protocol: UDP, port: 80, nodePort: %d}]%s",
-		p.VIP(0), p.VIP(0), externalIP(p), nodePort, nodePort, more)
-	return rawService("name: web", spec) + fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", lbIP(p))
+		p.VIP(0), p.VIP(0), p.ExternalIP(0), nodePort, nodePort, more)
+	return rawService("name: web", spec) + fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", p.BalancerIP(0))
 }
 
 // frontends are the places of that Service that are reached from outside, TCP and UDP.
 func outsidePlaces(p addr.Plan) []place {
 	var list []place
 	for _, proto := range []model.Protocol{model.TCP, model.UDP} {
-		list = append(list, at(p.Node(), proto, nodePort), at(externalIP(p), proto, 80), at(lbIP(p), proto, 80))
+		list = append(list, at(p.Node(), proto, nodePort), at(p.ExternalIP(0), proto, 80), at(p.BalancerIP(0), proto, 80))
 	}
 	return list
 }
@@ -188,16 +177,16 @@ func testLoadBalancerIPs(t *testing.T, w *world) {
 		service := func(ingress string) string {
 			return rawService("name: web", webSpec(p.VIP(0).String(), ", type: LoadBalancer")) + "status: {loadBalancer: {ingress: [" + ingress + "]}}\n"
 		}
-		balancer := netip.AddrPortFrom(lbIP(p), 80)
+		balancer := netip.AddrPortFrom(p.BalancerIP(0), 80)
 		w.h.Outside.Addr(t, "eth0", netip.PrefixFrom(balancer.Addr(), balancer.Addr().BitLen()).String())
 		w.h.ServeOn(t, w.h.Outside, balancer)
-		to := at(lbIP(p), model.TCP, 80)
+		to := at(p.BalancerIP(0), model.TCP, 80)
 		pod := hosts.Clients(p)[oracle.Pod]
 		for ingress, taken := range map[string]bool{
-			fmt.Sprintf("{ip: %q}", lbIP(p)):                true,
-			fmt.Sprintf("{ip: %q, ipMode: VIP}", lbIP(p)):   true,
-			fmt.Sprintf("{ip: %q, ipMode: Proxy}", lbIP(p)): false,
-			"{hostname: lb.example.com}":                    false,
+			fmt.Sprintf("{ip: %q}", p.BalancerIP(0)):                true,
+			fmt.Sprintf("{ip: %q, ipMode: VIP}", p.BalancerIP(0)):   true,
+			fmt.Sprintf("{ip: %q, ipMode: Proxy}", p.BalancerIP(0)): false,
+			"{hostname: lb.example.com}":                            false,
 		} {
 			w.put(t, "web.yaml", service(ingress), webSlice(p, here(p)))
 			want := reaches(true, here(p))
@@ -213,17 +202,17 @@ func testLoadBalancerIPs(t *testing.T, w *world) {
 func testLoadBalancerClass(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		w.put(t, "web.yaml", outsideService(p, ", loadBalancerClass: example.com/any"), webSlice(p, here(p)))
-		w.sees(t, hosts.Clients(p)[oracle.Outside], at(lbIP(p), model.TCP, 80), reaches(true, here(p)))
+		w.sees(t, hosts.Clients(p)[oracle.Outside], at(p.BalancerIP(0), model.TCP, 80), reaches(true, here(p)))
 	})
 }
 
 func testWithoutNodePorts(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		service := rawService("name: web", webSpec(p.VIP(0).String(), ", type: LoadBalancer, allocateLoadBalancerNodePorts: false")) +
-			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", lbIP(p))
+			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", p.BalancerIP(0))
 		w.put(t, "web.yaml", service, webSlice(p, here(p)))
 		outside := hosts.Clients(p)[oracle.Outside]
-		w.sees(t, outside, at(lbIP(p), model.TCP, 80), reaches(true, here(p)))
+		w.sees(t, outside, at(p.BalancerIP(0), model.TCP, 80), reaches(true, here(p)))
 		w.sees(t, outside, at(p.Node(), model.TCP, nodePort), oracle.Outcome{Verdict: oracle.Refused}) // by the node itself
 	})
 }
@@ -231,8 +220,8 @@ func testWithoutNodePorts(t *testing.T, w *world) {
 func testExternalIPs(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		own := netip.AddrPortFrom(p.Node(), 80) // also an address of the node, whose other ports stay its own
-		w.put(t, "web.yaml", rawService("name: web", webSpec(p.VIP(0).String(), fmt.Sprintf(", externalIPs: [%q, %q]", externalIP(p), own.Addr()))), webSlice(p, there(p)))
-		for _, a := range []netip.Addr{externalIP(p), own.Addr()} {
+		w.put(t, "web.yaml", rawService("name: web", webSpec(p.VIP(0).String(), fmt.Sprintf(", externalIPs: [%q, %q]", p.ExternalIP(0), own.Addr()))), webSlice(p, there(p)))
+		for _, a := range []netip.Addr{p.ExternalIP(0), own.Addr()} {
 			w.from(t, p, []place{at(a, model.TCP, 80), at(a, model.UDP, 80)}, [3]oracle.Outcome{reaches(true, there(p)), reaches(true, there(p)), reaches(true, there(p))})
 		}
 		w.sees(t, hosts.Clients(p)[oracle.Outside], at(p.Node(), model.TCP, 8080), reaches(false, p.Node()))
@@ -241,8 +230,8 @@ func testExternalIPs(t *testing.T, w *world) {
 		w.restart(t, detectBoth("--feature-gates=AllowServiceExternalIPs=false")...)
 		p := addr.IPv4()
 		w.put(t, "web.yaml", outsideService(p, ""), webSlice(p, here(p)))
-		w.sees(t, hosts.Clients(p)[oracle.Outside], at(lbIP(p), model.TCP, 80), reaches(true, here(p)))
-		if out := w.h.Node.Run(t, "nft", "list", "map", "ip", "onerule", "service-ips"); contains(out, externalIP(p).String()) {
+		w.sees(t, hosts.Clients(p)[oracle.Outside], at(p.BalancerIP(0), model.TCP, 80), reaches(true, here(p)))
+		if out := w.h.Node.Run(t, "nft", "list", "map", "ip", "onerule", "service-ips"); contains(out, p.ExternalIP(0).String()) {
 			t.Errorf("an external IP is served: %s", out)
 		}
 	})

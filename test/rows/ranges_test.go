@@ -23,7 +23,7 @@ func (w *world) ranged(t *testing.T, p addr.Plan, ranges ...string) {
 func quoted(v any) string { return fmt.Sprintf("%q", fmt.Sprint(v)) }
 
 func lbPlaces(p addr.Plan) []place {
-	return []place{at(lbIP(p), model.TCP, 80), at(lbIP(p), model.UDP, 80)}
+	return []place{at(p.BalancerIP(0), model.TCP, 80), at(p.BalancerIP(0), model.UDP, 80)}
 }
 
 // allowed is what a client sees that is let in, masqueraded as all that come from
@@ -76,11 +76,11 @@ func testRangeOfTheNode(t *testing.T, w *world) {
 			return w.h.Node.Run(t, "nft", "list", "set", nftFamily(p), "onerule", "allowed-sources")
 		}
 		w.ranged(t, p, quoted(p.Between))
-		if out := sources(); contains(out, ". "+lbIP(p).String()+" ") {
+		if out := sources(); contains(out, ". "+p.BalancerIP(0).String()+" ") {
 			t.Errorf("the load balancer's address is let in without the node's: %s", out)
 		}
 		w.ranged(t, p, quoted(p.Uplink))
-		if out := sources(); !contains(out, "80 . "+lbIP(p).String()) {
+		if out := sources(); !contains(out, "80 . "+p.BalancerIP(0).String()) {
 			t.Errorf("the load balancer's address is not let in: %s", out)
 		}
 	})
@@ -98,7 +98,7 @@ func testRangesElsewhere(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		w.ranged(t, p, quoted(p.Between))
 		outside := hosts.Clients(p)[oracle.Outside]
-		for _, to := range []place{at(p.VIP(0), model.TCP, 80), at(externalIP(p), model.TCP, 80), at(p.Node(), model.TCP, nodePort)} {
+		for _, to := range []place{at(p.VIP(0), model.TCP, 80), at(p.ExternalIP(0), model.TCP, 80), at(p.Node(), model.TCP, nodePort)} {
 			w.sees(t, outside, to, allowed(p))
 		}
 	})
@@ -108,9 +108,9 @@ func testRangesByPort(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		w.ranged(t, p, quoted(p.Between))
 		other := rawService("name: other", fmt.Sprintf("type: LoadBalancer, clusterIP: %q, clusterIPs: [%q], ports: [{name: web, protocol: TCP, port: 81}]", p.VIP(1), p.VIP(1))) +
-			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", lbIP(p))
+			fmt.Sprintf("status: {loadBalancer: {ingress: [{ip: %q}]}}\n", p.BalancerIP(0))
 		w.put(t, "other.yaml", other, slice(p, "other-1", "other", "", []string{webTarget}, ready(p, here(p))...))
-		w.sees(t, hosts.Clients(p)[oracle.Outside], at(lbIP(p), model.TCP, 81), allowed(p))
+		w.sees(t, hosts.Clients(p)[oracle.Outside], at(p.BalancerIP(0), model.TCP, 81), allowed(p))
 	})
 }
 
@@ -119,7 +119,7 @@ func testRangesByPort(t *testing.T, w *world) {
 func testUndefinedExternalPorts(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		w.put(t, "web.yaml", outsideService(p, ""), webSlice(p, here(p)))
-		w.refused(t, p, at(externalIP(p), model.TCP, 81), at(lbIP(p), model.UDP, 81), at(lbIP(p), echo(p), 0))
+		w.refused(t, p, at(p.ExternalIP(0), model.TCP, 81), at(p.BalancerIP(0), model.UDP, 81), at(p.BalancerIP(0), echo(p), 0))
 	})
 }
 
