@@ -231,7 +231,7 @@ func testExternalIPs(t *testing.T, w *world) {
 		p := addr.IPv4()
 		w.put(t, "web.yaml", outsideService(p, ""), webSlice(p, here(p)))
 		w.sees(t, hosts.Clients(p)[oracle.Outside], at(p.BalancerIP(0), model.TCP, 80), reaches(true, here(p)))
-		if out := w.h.Node.Run(t, "nft", "list", "map", "ip", "onerule", "service-ips"); contains(out, p.ExternalIP(0).String()) {
+		if out := w.h.Node.Run(t, "nft", "list", "map", "ip", "onerule", "service-ips"); contains(out, p.ExternalIP(0).String()+" . ") {
 			t.Errorf("an external IP is served: %s", out)
 		}
 	})
