@@ -151,7 +151,7 @@ func (d *Daemon) marks(family nft.Family, keys plan.Keys, out plan.Outcome, was 
 
 func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h held) (marks, error) {
 	start := time.Now()
-	all := withAddrs(d.ledger.All(), h.all())
+	all := withAddrs(d.ledger.All().In(plan.Family(family)), h.all())
 	out := d.ledger.Decide(all)
 	keys, want := Spell(family, all, out)
 	h.spell(keys, want)

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -87,10 +86,12 @@ func affinityOf(chain string) (a Affinity, ok bool) {
 }
 
 // memberSet names the set of the endpoints that a client may be pinned to.
-func memberSet(scope, id string) string { return scope + "members-" + id }
+func memberSet(scope, id string) string { return scope + memberPrefix + id }
+
+const memberPrefix = "members-"
 
 func isMemberSet(set string) bool {
-	return slices.ContainsFunc(pinScopes(), func(scope string) bool { return strings.HasPrefix(set, memberSet(scope, "")) })
+	return strings.HasPrefix(strings.TrimPrefix(set, localPins), memberPrefix)
 }
 
 func pinMaps(scope, id string) (addrs, ports string) {

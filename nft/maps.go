@@ -2,6 +2,7 @@ package nft
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -67,7 +68,9 @@ func (m SlotMap) key(f Family, proto string) string {
 func (m SlotMap) Of(protocol uint8) string { return string(m) + "-" + protocolWord(protocol) }
 
 // EmptySet names the set of the frontends without endpoints in this map.
-func (m SlotMap) EmptySet() string { return m.prefix() + "no-endpoints" }
+func (m SlotMap) EmptySet() string { return m.prefix() + noEndpoints }
+
+const noEndpoints = "no-endpoints"
 
 func (m SlotMap) balanceChain(proto string) string { return m.prefix() + "balance-" + proto }
 
@@ -105,12 +108,12 @@ func slotMapOf(set string) (SlotMap, uint8, bool) {
 
 // emptySetOf is the inverse of EmptySet.
 func emptySetOf(set string) (SlotMap, bool) {
-	for _, m := range SlotMaps() {
-		if set == m.EmptySet() {
-			return m, true
-		}
+	prefix, ok := strings.CutSuffix(set, noEndpoints)
+	if !ok {
+		return "", false // as with nearly every element: it is asked for each
 	}
-	return "", false
+	m := SlotMap(prefix + string(Endpoints))
+	return m, slices.Contains(SlotMaps(), m)
 }
 
 // countOf is the inverse of countName.

@@ -21,15 +21,15 @@ func parts(have, want State) iter.Seq[Keys] {
 		part, size := NewKeys(), 0
 		add(part.Affinities, maps.Keys(have.Affinities))
 		add(part.Affinities, maps.Keys(want.Affinities))
-		groups := allKeys(have, want)
-		for _, key := range slices.SortedFunc(maps.Keys(groups), Frontend.Compare) {
-			if key.Addr.IsValid() {
-				part.Addrs[key.Addr] = true
+		fronts, steps := allSteps(have, want)
+		for _, step := range steps {
+			if step.Addr.IsValid() {
+				part.Addrs[step.Addr] = true
 				size++
 			}
-			for _, f := range groups[key] {
-				part.Frontends[f] = true
-				size += have.weight(f) + want.weight(f)
+			for ; len(fronts) > 0 && fronts[0].step() == step; fronts = fronts[1:] {
+				part.Frontends[fronts[0]] = true
+				size += have.weight(fronts[0]) + want.weight(fronts[0])
 			}
 			if size >= elementsPerTransaction {
 				if !yield(part) {
@@ -44,32 +44,35 @@ func parts(have, want State) iter.Seq[Keys] {
 	}
 }
 
-// allKeys gives the frontends of some states by what is written together with them,
-// and the addresses of their sets.
-func allKeys(states ...State) map[Frontend][]Frontend {
-	fronts := map[Frontend]bool{}
-	groups := map[Frontend][]Frontend{}
+// allSteps gives the frontends of some states, sorted, and all that is written together,
+// in the same order: frontends, and the addresses of sets.
+func allSteps(states ...State) (fronts, steps []Frontend) {
+	all := map[Frontend]bool{}
 	for _, s := range states {
 		for _, m := range s.Routes {
-			add(fronts, maps.Keys(m))
+			add(all, maps.Keys(m))
 		}
 		for _, m := range s.Counts {
-			add(fronts, maps.Keys(m))
+			add(all, maps.Keys(m))
 		}
 		for _, m := range s.Slots {
-			add(fronts, maps.Keys(m))
+			add(all, maps.Keys(m))
 		}
-		add(fronts, maps.Keys(s.Sources))
+		add(all, maps.Keys(s.Sources))
+	}
+	fronts = slices.SortedFunc(maps.Keys(all), Frontend.Compare)
+	clear(all)
+	for _, f := range fronts {
+		all[f.step()] = true
+	}
+	for _, s := range states {
 		for _, m := range s.Addrs {
 			for addr := range m {
-				groups[Frontend{Addr: addr}] = nil
+				all[Frontend{Addr: addr}] = true
 			}
 		}
 	}
-	for f := range fronts {
-		groups[f.step()] = append(groups[f.step()], f)
-	}
-	return groups
+	return fronts, slices.SortedFunc(maps.Keys(all), Frontend.Compare)
 }
 
 func add[K comparable](to map[K]bool, keys iter.Seq[K]) {

@@ -80,7 +80,7 @@ type staleness struct {
 
 func (s stalePins) removed(e Element) {
 	if isMemberSet(e.Set) {
-		_, id, _ := strings.Cut(e.Set, "members-")
+		_, id, _ := strings.Cut(e.Set, memberPrefix)
 		s[id] = &staleness{}
 	}
 }

@@ -235,6 +235,9 @@ func (s State) At(k Keys) State {
 }
 
 func pick[K comparable, V any](to, from map[K]V, keys map[K]bool) {
+	if len(from) == 0 {
+		return
+	}
 	for key := range keys {
 		if v, ok := from[key]; ok {
 			to[key] = v
@@ -268,6 +271,9 @@ func (s State) Put(k Keys, part State) {
 }
 
 func put[K comparable, V any](to, from map[K]V, keys map[K]bool) {
+	if len(to)+len(from) == 0 {
+		return
+	}
 	for key := range keys {
 		if v, ok := from[key]; ok {
 			to[key] = v

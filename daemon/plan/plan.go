@@ -167,6 +167,14 @@ func NewKeys() Keys {
 	return Keys{Frontends: map[Frontend]bool{}, Addrs: map[netip.Addr]bool{}, Affinities: map[ServicePort]bool{}}
 }
 
+// In leaves the keys of one family, and gives them. Ranges are of both.
+func (k Keys) In(f Family) Keys {
+	maps.DeleteFunc(k.Frontends, func(front Frontend, _ bool) bool { return front.InFamily() != f })
+	maps.DeleteFunc(k.Addrs, func(a netip.Addr, _ bool) bool { return FamilyOf(a) != f })
+	maps.DeleteFunc(k.Affinities, func(p ServicePort, _ bool) bool { return p.Family != f })
+	return k
+}
+
 // Add names what other keys do, too.
 func (k *Keys) Add(o Keys) {
 	maps.Copy(k.Frontends, o.Frontends)
