@@ -17,6 +17,7 @@ ip                                  iproute2
 sysctl                              procps
 modprobe                            kmod
 strace                              strace
+bpftool                             bpftool
 /etc/ssl/certs/ca-certificates.crt  ca-certificates
 '
 

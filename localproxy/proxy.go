@@ -1,0 +1,204 @@
+// Package localproxy serves NodePorts on loopback addresses. A packet from 127.0.0.1
+// can't be sent on to another host, so connections are taken here and made anew; what they
+// carry stays in the kernel. TCP only.
+package localproxy
+
+import (
+	"context"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// retryAfter is how long after a port could not be had it is tried again.
+const retryAfter = 5 * time.Second
+
+// A Service is what a port leads to.
+type Service struct {
+	Endpoints []netip.AddrPort // at least one
+	// Affinity is how long after a connection the next one goes to the same endpoint, 0
+	// for not at all. Clients on this host are one client.
+	Affinity time.Duration
+}
+
+// Config says whom a proxy tells what. Its functions do not wait, and may be nil.
+type Config struct {
+	// Failed is told of each attempt to listen that fails, and whether the one before
+	// failed the same way; Served of one that succeeds after some that failed.
+	Failed func(at netip.AddrPort, err error, again bool)
+	Served func(at netip.AddrPort)
+	// NotTaken is told of the first of some connections that can't be taken, for want of
+	// descriptors perhaps; Unanswered of one that the endpoint chosen does not answer.
+	NotTaken   func(at netip.AddrPort, err error)
+	Unanswered func(at, endpoint netip.AddrPort, err error)
+	// Dial reaches an endpoint; nil for the network of this process.
+	Dial func(context.Context, netip.AddrPort) (*net.TCPConn, error)
+}
+
+func (c Config) withDefaults() Config {
+	if c.Failed == nil {
+		c.Failed = func(netip.AddrPort, error, bool) {}
+	}
+	if c.Served == nil {
+		c.Served = func(netip.AddrPort) {}
+	}
+	if c.NotTaken == nil {
+		c.NotTaken = func(netip.AddrPort, error) {}
+	}
+	if c.Unanswered == nil {
+		c.Unanswered = func(_, _ netip.AddrPort, _ error) {}
+	}
+	if c.Dial == nil {
+		c.Dial = dial
+	}
+	return c
+}
+
+// A Proxy serves ports. Its methods may be called by several goroutines.
+type Proxy struct {
+	cfg Config
+
+	mu     sync.Mutex
+	want   map[netip.AddrPort]Service
+	ports  map[netip.AddrPort]*port
+	failed map[netip.AddrPort]string // what was said of a port that can't be had
+	again  *time.Timer
+	closed bool
+	pipes  *pipes
+}
+
+// New makes a proxy without ports.
+func New(cfg Config) *Proxy {
+	return &Proxy{
+		cfg: cfg.withDefaults(), pipes: &pipes{},
+		want: map[netip.AddrPort]Service{}, ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{},
+	}
+}
+
+// Put serves an address from now on, and leads it to other endpoints if it is served
+// already: the connections that are open stay. An address that can't be had is tried again
+// every five seconds.
+func (p *Proxy) Put(at netip.AddrPort, service Service) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	p.want[at] = service
+	if one, ok := p.ports[at]; ok {
+		one.set(service)
+		return
+	}
+	p.open(at, service)
+	p.tryLater()
+}
+
+// Delete serves an address no longer. Its connections end.
+func (p *Proxy) Delete(at netip.AddrPort) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.want, at)
+	delete(p.failed, at)
+	if one, ok := p.ports[at]; ok {
+		one.close()
+		delete(p.ports, at)
+	}
+}
+
+// Keep deletes all addresses but these.
+func (p *Proxy) Keep(these func(netip.AddrPort) bool) {
+	p.mu.Lock()
+	var gone []netip.AddrPort
+	for at := range p.want {
+		if !these(at) {
+			gone = append(gone, at)
+		}
+	}
+	p.mu.Unlock()
+	for _, at := range gone {
+		p.Delete(at)
+	}
+}
+
+// Listening gives the number of addresses of a family that are served.
+func (p *Proxy) Listening(ipv6 bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for at := range p.ports {
+		if at.Addr().Is6() == ipv6 {
+			n++
+		}
+	}
+	return n
+}
+
+// Close ends all connections, and returns when nothing is left of them.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	p.closed = true
+	if p.again != nil {
+		p.again.Stop()
+	}
+	gone := slices.Collect(maps.Values(p.ports))
+	clear(p.ports)
+	p.mu.Unlock()
+	for _, one := range gone {
+		one.close()
+	}
+	for _, one := range gone {
+		one.work.Wait()
+	}
+	p.pipes.close()
+}
+
+// tryLater tries what failed again after a while.
+func (p *Proxy) tryLater() {
+	switch {
+	case len(p.failed) == 0:
+	case p.again == nil:
+		p.again = time.AfterFunc(retryAfter, p.retry)
+	default:
+		p.again.Reset(retryAfter)
+	}
+}
+
+func (p *Proxy) retry() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
+	for _, at := range slices.Collect(maps.Keys(p.failed)) {
+		p.open(at, p.want[at])
+	}
+	p.tryLater()
+}
+
+// open listens at an address.
+func (p *Proxy) open(at netip.AddrPort, service Service) {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	if err != nil {
+		p.cfg.Failed(at, err, p.failed[at] == err.Error())
+		p.failed[at] = err.Error()
+		return
+	}
+	if _, ok := p.failed[at]; ok {
+		p.cfg.Served(at)
+		delete(p.failed, at)
+	}
+	one := newPort(at, l, service, p.pipes, p.cfg)
+	p.ports[at] = one
+	one.work.Go(one.serve)
+}
+
+func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		return nil, err
+	}
+	return conn.(*net.TCPConn), nil // as the network asks for
+}
