@@ -1,0 +1,87 @@
+package hostport
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// listener says for people which process has the port, as well as can be found: a process
+// may be another container's, or end meanwhile.
+func listener(c Claim) string {
+	const nameless = "a process of the node"
+	inode, ok := socketOf(c)
+	if !ok {
+		return nameless
+	}
+	pids, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nameless
+	}
+	for _, dir := range pids {
+		if !hasSocket(dir, inode) {
+			continue
+		}
+		name, err := os.ReadFile(filepath.Join(dir, "comm"))
+		if err != nil {
+			return nameless
+		}
+		return fmt.Sprintf("process %s (%s)", bytes.TrimSpace(name), filepath.Base(dir))
+	}
+	return nameless
+}
+
+// socketOf finds the socket that is bound to the port, in the lists of both families: a
+// socket of IPv6 may take IPv4 too.
+func socketOf(c Claim) (inode string, ok bool) {
+	for _, list := range []string{c.Protocol.String(), c.Protocol.String() + "6"} {
+		f, err := os.Open("/proc/thread-self/net/" + list)
+		if err != nil {
+			continue // sctp has lists of another form
+		}
+		inode, ok := socketIn(f, c)
+		_ = f.Close()
+		if ok {
+			return inode, true
+		}
+	}
+	return "", false
+}
+
+// socketIn reads lines such as "0: 00000000:1F90 00000000:0000 0A 00000000:00000000
+// 00:00000000 00000000 0 0 12345": the addresses of both ends, the state, and the inode.
+func socketIn(f *os.File, c Claim) (inode string, ok bool) {
+	const (
+		local, state, node = 1, 3, 9
+		listening          = "0A"
+	)
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) <= node || c.Protocol == TCP && fields[state] != listening {
+			continue
+		}
+		_, hexPort, _ := strings.Cut(fields[local], ":")
+		if port, err := strconv.ParseUint(hexPort, 16, 16); err == nil && uint16(port) == c.HostPort {
+			return fields[node], true
+		}
+	}
+	return "", false
+}
+
+func hasSocket(dir, inode string) bool {
+	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil {
+		return false // ended, or not ours to see
+	}
+	for _, fd := range fds {
+		if to, err := os.Readlink(filepath.Join(dir, "fd", fd.Name())); err == nil && to == "socket:["+inode+"]" {
+			return true
+		}
+	}
+	return false
+}
