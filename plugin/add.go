@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/ns"
@@ -26,11 +25,14 @@ func (p Process) add(r request) error {
 		return err
 	}
 	defer pod.Close()
-	s, err := openStore(c.base)
+	s, err := p.openStore(c.base)
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
 	defer s.close()
+	if err := s.adopt(); err != nil {
+		return err
+	}
 	k := r.key(c.network)
 	unlock, err := s.lockAttachment(k)
 	if err != nil {
@@ -41,6 +43,7 @@ func (p Process) add(r request) error {
 	if err != nil {
 		return err
 	}
+	rec.NetnsInode = inodeOf(r.netns)
 	if err := refuseExisting(pod, r.ifName); err != nil {
 		return err
 	}
@@ -81,16 +84,18 @@ func (p Process) newRecord(s *store, k key, netns string) (*record, error) {
 	if err != nil {
 		return nil, failure(types.ErrIOFailure, err, "state store")
 	}
-	old, err := s.readRecord(k)
+	old, err := s.peekRecord(k)
 	switch {
 	case errors.Is(err, errBadRecord):
-		p.warn("%v", err)
+		if err := p.replaceUnreadable(s, k, boot); err != nil {
+			return nil, err
+		}
 	case err != nil:
 		return nil, failure(types.ErrIOFailure, err, "state store")
 	case old != nil && old.BootID == boot:
 		return nil, failure(codeAttachmentExists, nil, "%s exists already, since %s: DEL it first", k, old.Created.Format("2006-01-02 15:04:05 MST"))
 	case old != nil:
-		if err := p.detach(s, k, old, ""); err != nil {
+		if err := p.detach(s, leaving{key: k, rec: old, at: old.Created}); err != nil {
 			return nil, err
 		}
 	}
@@ -98,6 +103,24 @@ func (p Process) newRecord(s *store, k key, netns string) (*record, error) {
 		Network: k.network, Container: k.container, Interface: k.ifName,
 		BootID: boot, Created: p.Now().UTC(), Netns: netns, HostLink: k.hostLink(),
 	}, nil
+}
+
+// replaceUnreadable makes room for a new record, unless a reservation says that the
+// attachment is there.
+func (p Process) replaceUnreadable(s *store, k key, boot string) error {
+	all, _, err := s.reservations()
+	if err != nil {
+		return failure(types.ErrIOFailure, err, "state store")
+	}
+	for a, r := range all {
+		if r.of(k) && (r.BootID == boot || r.BootID == "") {
+			return failure(codeAttachmentExists, nil, "%s holds address %s already, and its record can't be read: DEL it first", k, a)
+		}
+	}
+	if err := s.putAside(s.recordPath(k)); err != nil {
+		return failure(types.ErrIOFailure, err, "state store")
+	}
+	return nil
 }
 
 // refuseExisting says clearly what the kernel would refuse later: the interface
@@ -116,20 +139,21 @@ func refuseExisting(pod ns.NetNS, ifName string) error {
 	})
 }
 
-// attach makes the attachment step by step: the record first, so that a SIGKILL at
-// any point leaves what DEL needs, and each step with its undo.
+// attach makes the attachment step by step: a record first, so that a SIGKILL at any
+// point leaves what DEL needs, and each step with its undo.
 func (p Process) attach(s *store, c *config, rec *record, pod ns.NetNS, u *undo) (*wire, error) {
 	k := rec.key()
+	// As if released before the quarantine: no packet came from here. A later try
+	// takes another address all the same, in case this one is the fault.
+	u.push("addresses", func() error { return s.release(k, rec, p.Now().Add(-c.quarantine)) })
 	u.push("record", func() error { return s.removeRecord(k) })
 	if err := s.writeRecord(rec); err != nil {
 		return nil, failure(types.ErrIOFailure, err, "state store")
 	}
-	addrs, err := s.allocate(k, c.ranges, c.ips)
+	addrs, err := p.allocate(s, c, rec)
 	if err != nil {
 		return nil, err
 	}
-	u.push("addresses", func() error { return s.release(k) })
-
 	w := &wire{key: k, pod: pod, addrs: addrs, mtu: c.mtu, hostMAC: k.mac("node"), podMAC: k.mac("pod")}
 	if c.mac != nil {
 		w.podMAC = c.mac
@@ -148,42 +172,4 @@ func (p Process) attach(s *store, c *config, rec *record, pod ns.NetNS, u *undo)
 		return nil, err
 	}
 	return w, nil
-}
-
-// detach takes an attachment away: the link and with it the routes, then the
-// addresses, the record last. An address is never free while a route leads to it,
-// and what is not done yet is still on record. rec may be nil, netns empty.
-func (p Process) detach(s *store, k key, rec *record, netns string) error {
-	if rec != nil && netns != "" {
-		if err := removeRulesAt(netns, rec); err != nil {
-			p.warn("%s: %v", k, err)
-		}
-	}
-	if err := unwire(k); err != nil {
-		return failure(codeRemoval, err, "remove %s", k)
-	}
-	if err := s.release(k); err != nil {
-		var e *codedError
-		if errors.As(err, &e) {
-			return err
-		}
-		return failure(types.ErrIOFailure, err, "remove %s", k)
-	}
-	if err := s.removeRecord(k); err != nil {
-		return failure(types.ErrIOFailure, err, "remove %s", k)
-	}
-	return nil
-}
-
-// removeRulesAt finds no fault with a namespace that is gone: the rules are, too.
-func removeRulesAt(netns string, rec *record) error {
-	pod, err := ns.GetNS(netns)
-	if err != nil {
-		return nil
-	}
-	defer pod.Close()
-	if err := removeRules(pod, rec.Addresses); err != nil {
-		return fmt.Errorf("clean up in %s: %w", netns, err)
-	}
-	return nil
 }

@@ -15,7 +15,7 @@ func TestAddResult(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
 	r := n.added(t, add("c1", "eth0", pod, n.config("1.1.0", nil)))
-	t.Run("item 26: both interfaces with MAC, the pod's with its sandbox", func(t *testing.T) {
+	t.Run("C26: both interfaces with MAC, the pod's with its sandbox", func(t *testing.T) {
 		if len(r.Interfaces) != 2 {
 			t.Fatalf("got interfaces %v, want 2", r.Interfaces)
 		}
@@ -30,7 +30,7 @@ func TestAddResult(t *testing.T) {
 			t.Errorf("got %s, want MAC %s", out, inner.Mac)
 		}
 	})
-	t.Run("item 26: addresses with the pod's interface and gateway", func(t *testing.T) {
+	t.Run("C26: addresses with the pod's interface and gateway", func(t *testing.T) {
 		want := []string{firstPod4 + "/32 169.254.1.1 1", firstPod6 + "/128 fe80::1 1"}
 		var got []string
 		for _, ip := range r.IPs {
@@ -40,7 +40,7 @@ func TestAddResult(t *testing.T) {
 			t.Error(d)
 		}
 	})
-	t.Run("item 26: the routes that are in the pod", func(t *testing.T) {
+	t.Run("C26: the routes that are in the pod", func(t *testing.T) {
 		var got []string
 		for _, route := range r.Routes {
 			got = append(got, route.Dst.String()+" "+route.GW.String())
@@ -60,12 +60,12 @@ func TestAddBesides(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
 	r := n.added(t, add("c1", "eth0", pod, n.config("1.1.0", object{"dns": object{"nameservers": []string{"10.96.0.10"}, "search": []string{"cluster.local"}}})))
-	t.Run("item 26: DNS of the configuration", func(t *testing.T) {
+	t.Run("C26: DNS of the configuration", func(t *testing.T) {
 		if d := cmp.Diff([]string{"10.96.0.10"}, r.DNS.Nameservers); d != "" {
 			t.Error(d)
 		}
 	})
-	t.Run("item 33: forwarding is on", func(t *testing.T) {
+	t.Run("C33: forwarding is on", func(t *testing.T) {
 		for _, key := range []string{"net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"} {
 			if got := strings.TrimSpace(n.Run(t, "sysctl", "-n", key)); got != "1" {
 				t.Errorf("%s: got %s", key, got)
@@ -84,7 +84,7 @@ func TestAddBesides(t *testing.T) {
 func TestAddVersions(t *testing.T) {
 	n := newNode(t)
 	for i, v := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		t.Run("item 20: result in version "+v, func(t *testing.T) {
+		t.Run("C20: result in version "+v, func(t *testing.T) {
 			c := add(fmt.Sprint("c", i), "eth0", netns.New(t, "pod"), n.config(v, nil))
 			a := n.succeed(t, c)
 			var r struct {
@@ -118,7 +118,7 @@ func TestAddPassesOnPrevResult(t *testing.T) {
 		"ips":        []object{{"address": "198.51.100.9/24", "interface": 0}},
 		"routes":     []object{{"dst": "198.51.100.0/24"}},
 	}
-	t.Run("item 25: an earlier plugin's entries stay first", func(t *testing.T) {
+	t.Run("C25: an earlier plugin's entries stay first", func(t *testing.T) {
 		r := n.added(t, add("c1", "eth0", netns.New(t, "pod"), n.config("1.0.0", object{"prevResult": prev})))
 		if len(r.Interfaces) != 3 || r.Interfaces[0].Name != "other0" || r.Interfaces[2].Name != "eth0" {
 			t.Errorf("got interfaces %v", r.Interfaces)
@@ -136,7 +136,7 @@ func TestAddRefuses(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
 	c := add("c1", "eth0", pod, n.config("1.1.0", nil))
-	t.Run("item 24: an interface of that name that is another's, which stays", func(t *testing.T) {
+	t.Run("C24: an interface of that name that is another's, which stays", func(t *testing.T) {
 		pod.Run(t, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "theirs")
 		n.fail(t, c, 102, "eth0 exists already in the pod")
 		if out := links(t, pod); !strings.Contains(out, "eth0@theirs") {
@@ -145,7 +145,7 @@ func TestAddRefuses(t *testing.T) {
 		n.clean(t)
 		pod.Run(t, "ip", "link", "del", "eth0")
 	})
-	t.Run("item 27: the same attachment twice, without a second address", func(t *testing.T) {
+	t.Run("C27: the same attachment twice, without a second address", func(t *testing.T) {
 		n.added(t, c)
 		before := n.files(t)
 		n.fail(t, c, 103, "pods/c1/eth0")
@@ -162,7 +162,7 @@ func TestAddRefuses(t *testing.T) {
 		n.succeed(t, c.as("DEL"))
 		n.clean(t)
 	})
-	t.Run("item 14: its own namespace", func(t *testing.T) {
+	t.Run("C14: its own namespace", func(t *testing.T) {
 		own := add("c1", "eth0", n.NS, c.stdin)
 		n.fail(t, own, 8, n.Path())
 		n.fail(t, own.as("DEL"), 8, n.Path())
@@ -172,7 +172,7 @@ func TestAddRefuses(t *testing.T) {
 		n.succeed(t, own.as("DEL"))
 		n.clean(t)
 	})
-	t.Run("item 11: a namespace that is none", func(t *testing.T) {
+	t.Run("C11: a namespace that is none", func(t *testing.T) {
 		bad := c
 		for _, path := range []string{"/nowhere", "/etc/passwd", "/proc/self/ns/uts"} {
 			bad.netns = path
@@ -180,7 +180,7 @@ func TestAddRefuses(t *testing.T) {
 		}
 		n.clean(t)
 	})
-	t.Run("item 57: more pods than addresses", func(t *testing.T) {
+	t.Run("C57: more pods than addresses", func(t *testing.T) {
 		small := n.config("1.1.0", object{"ipam": object{"ranges": [][]object{{{"subnet": "10.2.0.0/30"}}}}})
 		n.added(t, add("c1", "eth0", netns.New(t, "one"), small))
 		n.fail(t, add("c2", "eth0", netns.New(t, "two"), small), 100, "10.2.0.1-10.2.0.2")
@@ -197,7 +197,7 @@ func TestAddTakesRequests(t *testing.T) {
 		"args.cni.ips":   {n.config("1.1.0", object{"args": object{"cni": object{"ips": []string{"10.1.0.77/24", "fd00:1::77/112"}}}}), ""},
 		"CNI_ARGS IP":    {plain, "IP=10.1.0.77"},
 	} {
-		t.Run("item 30: "+name, func(t *testing.T) {
+		t.Run("C30: "+name, func(t *testing.T) {
 			c := add("c1", "eth0", netns.New(t, "pod"), tc.stdin)
 			c.args = tc.args
 			got := addresses(t, n.added(t, c))
@@ -212,14 +212,14 @@ func TestAddTakesRequests(t *testing.T) {
 		})
 	}
 	for name, ip := range map[string]string{"in no range": "10.9.9.9", "the gateway": "10.1.0.1"} {
-		t.Run("item 30: an address "+name, func(t *testing.T) {
+		t.Run("C30: an address "+name, func(t *testing.T) {
 			c := add("c1", "eth0", netns.New(t, "pod"), plain)
 			c.args = "IP=" + ip
 			n.fail(t, c, 101, ip)
 			n.clean(t)
 		})
 	}
-	t.Run("item 34: ipRanges capability", func(t *testing.T) {
+	t.Run("C34: ipRanges capability", func(t *testing.T) {
 		c := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", object{
 			"ipam":          object{"type": "host-local"},
 			"runtimeConfig": object{"ipRanges": [][]object{{{"subnet": "10.3.0.0/24"}}}},
@@ -234,7 +234,7 @@ func TestAddTakesRequests(t *testing.T) {
 func TestAddMAC(t *testing.T) {
 	n := newNode(t)
 	plain := n.config("1.1.0", nil)
-	t.Run("item 31: a MAC, and a stable one without", func(t *testing.T) {
+	t.Run("C31: a MAC, and a stable one without", func(t *testing.T) {
 		c := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", object{"runtimeConfig": object{"mac": "02:00:00:11:22:33"}}))
 		if got := n.added(t, c).Interfaces[1].Mac; got != "02:00:00:11:22:33" {
 			t.Errorf("got %s", got)
@@ -256,7 +256,7 @@ func TestAddMAC(t *testing.T) {
 func TestAddArguments(t *testing.T) {
 	n := newNode(t)
 	plain := n.config("1.1.0", nil)
-	t.Run("item 13: keys of CNI_ARGS", func(t *testing.T) {
+	t.Run("C13: keys of CNI_ARGS", func(t *testing.T) {
 		c := add("c1", "eth0", netns.New(t, "pod"), plain)
 		for args, what := range map[string]string{"BAD": "BAD", "IP=x": "IP=x", "Fancy=1": "Fancy", "IgnoreUnknown=maybe": "IgnoreUnknown"} {
 			c.args = args
@@ -281,7 +281,7 @@ func TestAddMTU(t *testing.T) {
 		"that of the uplink": {nil, 1450},
 		"configured":         {object{"mtu": 1400}, 1400},
 	} {
-		t.Run("item 33: "+name, func(t *testing.T) {
+		t.Run("C33: "+name, func(t *testing.T) {
 			pod := netns.New(t, "pod")
 			c := add("c1", "eth0", pod, n.config("1.1.0", tc.more))
 			r := n.added(t, c)
@@ -294,7 +294,7 @@ func TestAddMTU(t *testing.T) {
 			n.succeed(t, c.as("DEL"))
 		})
 	}
-	t.Run("item 33: an uplink too narrow for IPv6 is named", func(t *testing.T) {
+	t.Run("C33: an uplink too narrow for IPv6 is named", func(t *testing.T) {
 		n := newNode(t)
 		n.Run(t, "ip", "link", "set", "uplink", "mtu", "1000")
 		c := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))
@@ -303,7 +303,7 @@ func TestAddMTU(t *testing.T) {
 		n.added(t, c)
 		n.succeed(t, n.checkOf(t, c))
 	})
-	t.Run("item 33: without a default route", func(t *testing.T) {
+	t.Run("C33: without a default route", func(t *testing.T) {
 		n := newNode(t)
 		n.Run(t, "ip", "route", "del", "default")
 		n.Run(t, "ip", "-6", "route", "del", "default")

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -41,11 +39,19 @@ func (p Process) check(r request) error {
 		return err
 	}
 	defer netns.Close()
-	c, err := newChecker(b, r.key(b.network), prev)
+	s, err := p.findStore(b)
+	if err != nil {
+		return failure(types.ErrIOFailure, err, "state store")
+	}
+	if s == nil {
+		return checkFailed(fmt.Errorf("no record of %s", r.key(b.network)))
+	}
+	defer s.close()
+	c, err := s.newChecker(r.key(b.network), prev)
 	if err != nil {
 		return err
 	}
-	if err := c.checkReservations(filepath.Join(b.dataDir, b.network, "addresses")); err != nil {
+	if err := c.checkReservations(s); err != nil {
 		return checkFailed(err)
 	}
 	host, err := c.checkHost()
@@ -75,17 +81,10 @@ func requirePrevResult(stdin []byte) (*types100.Result, error) {
 }
 
 // newChecker brings record and prevResult together.
-func newChecker(b base, k key, prev *types100.Result) (*checker, error) {
-	s, err := findStore(b)
+func (s *store) newChecker(k key, prev *types100.Result) (*checker, error) {
+	rec, err := s.peekRecord(k)
 	if err != nil {
-		return nil, failure(types.ErrIOFailure, err, "state store")
-	}
-	var rec *record
-	if s != nil {
-		defer s.close()
-		if rec, err = s.peekRecord(k); err != nil {
-			return nil, checkFailed(err)
-		}
+		return nil, checkFailed(err)
 	}
 	if rec == nil {
 		return nil, checkFailed(fmt.Errorf("no record of %s", k))
@@ -117,14 +116,16 @@ func appendNew(addrs []netip.Addr, a netip.Addr) []netip.Addr {
 	return append(addrs[:len(addrs):len(addrs)], a)
 }
 
-func (c *checker) checkReservations(dir string) error {
+func (c *checker) checkReservations(s *store) error {
 	for _, a := range c.rec.Addresses {
-		b, err := os.ReadFile(filepath.Join(dir, a.String()))
+		r, err := s.readReservation(a)
 		switch {
 		case err != nil:
-			return fmt.Errorf("reservation of %s: %w", a, err)
-		case string(b) != owner(c.rec.Container, c.rec.Interface):
-			return fmt.Errorf("reservation of %s: it belongs to %q", a, b)
+			return err
+		case r == nil:
+			return fmt.Errorf("there is no reservation of %s", a)
+		case !r.of(c.rec.key()):
+			return fmt.Errorf("the reservation of %s belongs to %s/%s", a, r.Container, r.Interface)
 		}
 	}
 	return nil

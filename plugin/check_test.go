@@ -91,7 +91,7 @@ func checkCases() []checkCase {
 
 func TestCheck(t *testing.T) {
 	for _, tc := range checkCases() {
-		t.Run("item 44: "+tc.name, func(t *testing.T) {
+		t.Run("C44: "+tc.name, func(t *testing.T) {
 			n := newNode(t)
 			pod := netns.New(t, "pod")
 			c := add("c1", "eth0", pod, n.config("1.1.0", nil))
@@ -124,7 +124,7 @@ func TestCheckOfASecondInterface(t *testing.T) {
 		"the rule is gone":  "ip rule del priority 11100",
 		"the route is gone": "ip -6 route flush table $((111000000 + $(cat /sys/class/net/net1/ifindex)))",
 	} {
-		t.Run("item 44: "+name, func(t *testing.T) {
+		t.Run("C44: "+name, func(t *testing.T) {
 			n := newNode(t)
 			pod := netns.New(t, "pod")
 			n.added(t, add("c1", "eth0", pod, n.config("1.1.0", nil)))
@@ -142,26 +142,26 @@ func TestCheckNeedsItsInput(t *testing.T) {
 	pod := netns.New(t, "pod")
 	c := add("c1", "eth0", pod, n.config("1.1.0", nil))
 	n.added(t, c)
-	t.Run("item 43: prevResult is required", func(t *testing.T) { n.fail(t, c.as("CHECK"), 7, "prevResult") })
-	t.Run("item 43: prevResult must hold the interface", func(t *testing.T) {
+	t.Run("C43: prevResult is required", func(t *testing.T) { n.fail(t, c.as("CHECK"), 7, "prevResult") })
+	t.Run("C43: prevResult must hold the interface", func(t *testing.T) {
 		n.fail(t, n.checkWith(c, object{"cniVersion": "1.1.0", "interfaces": []object{{"name": "eth7", "sandbox": "/x"}}}), 7, "eth0")
 	})
-	t.Run("item 43: an address that only prevResult has", func(t *testing.T) {
+	t.Run("C43: an address that only prevResult has", func(t *testing.T) {
 		check := n.checkWith(c, object{"cniVersion": "1.1.0", "interfaces": []object{{"name": "eth0", "sandbox": "/x"}},
 			"ips": []object{{"address": "10.1.0.99/32", "interface": 0}}})
 		n.fail(t, check, 106, "10.1.0.99")
 	})
-	t.Run("item 43: a MAC and an MTU that a chained plugin changed and said so", func(t *testing.T) {
+	t.Run("C43: a MAC and an MTU that a chained plugin changed and said so", func(t *testing.T) {
 		pod.Run(t, "ip", "link", "set", "eth0", "mtu", "1400")
 		check := n.checkWith(c, object{"cniVersion": "1.1.0", "interfaces": []object{{"name": "eth0", "sandbox": "/x", "mtu": 1400}}})
 		n.succeed(t, check)
 	})
-	t.Run("item 4: no namespace", func(t *testing.T) {
+	t.Run("C4: no namespace", func(t *testing.T) {
 		check := n.checkOf(t, c)
 		check.netns = ""
 		n.fail(t, check, 4, "CNI_NETNS")
 	})
-	t.Run("item 43: a namespace that is gone", func(t *testing.T) {
+	t.Run("C43: a namespace that is gone", func(t *testing.T) {
 		check := n.checkOf(t, c)
 		check.netns = "/nowhere"
 		n.fail(t, check, 8, "/nowhere")

@@ -19,9 +19,12 @@ import (
 const (
 	defaultDataDir     = "/var/lib/cni/onerule"
 	defaultLockTimeout = 10 * time.Second
-	minMTU             = 68   // RFC 791: what every IPv4 module forwards
-	minMTU6            = 1280 // RFC 8200: below it the kernel turns IPv6 off
-	maxMTU             = 65535
+	// defaultQuarantine is longer than it takes all nodes to forget an endpoint, as a
+	// rule.
+	defaultQuarantine = 5 * time.Second
+	minMTU            = 68   // RFC 791: what every IPv4 module forwards
+	minMTU6           = 1280 // RFC 8200: below it the kernel turns IPv6 off
+	maxMTU            = 65535
 )
 
 // A base is the part of the configuration that every verb needs. DEL reads no
@@ -31,18 +34,20 @@ type base struct {
 	network     string
 	dataDir     string
 	lockTimeout time.Duration
+	adopt       string // a directory of host-local's reservations, or empty
 }
 
 // A config is the configuration of an ADD, with what the runtime asked for in
 // other places (capabilities, args, CNI_ARGS) merged in.
 type config struct {
 	base
-	mtu    int // 0: that of the uplink
-	dns    types.DNS
-	mac    net.HardwareAddr // nil: derived
-	ranges []allocator.RangeSet
-	ips    []netip.Addr // asked for
-	prev   *types100.Result
+	mtu        int // 0: that of the uplink
+	dns        types.DNS
+	mac        net.HardwareAddr // nil: derived
+	ranges     []rangeSet
+	quarantine time.Duration // of an address that was released
+	ips        []netip.Addr  // asked for
+	prev       *types100.Result
 }
 
 // input is stdin as JSON; other keys are for others.
@@ -50,6 +55,7 @@ type input struct {
 	types.PluginConf
 	DataDir     string `json:"dataDir"`
 	LockTimeout string `json:"lockTimeout"`
+	Quarantine  string `json:"quarantine"`
 	MTU         int    `json:"mtu"`
 	IPAM        *struct {
 		Type       string         `json:"type"`
@@ -74,6 +80,7 @@ func parseBase(stdin []byte) (base, error) {
 		Name        string `json:"name"`
 		DataDir     string `json:"dataDir"`
 		LockTimeout string `json:"lockTimeout"`
+		Adopt       string `json:"adopt"`
 	}
 	if err := json.Unmarshal(stdin, &in); err != nil {
 		return base{}, failure(types.ErrDecodingFailure, err, "decode the network configuration")
@@ -88,6 +95,10 @@ func parseBase(stdin []byte) (base, error) {
 	if !filepath.IsAbs(b.dataDir) {
 		return base{}, badConfig("dataDir", in.DataDir, errors.New("not an absolute path"))
 	}
+	if in.Adopt != "" && !filepath.IsAbs(in.Adopt) {
+		return base{}, badConfig("adopt", in.Adopt, errors.New("not an absolute path"))
+	}
+	b.adopt = in.Adopt
 	if in.LockTimeout != "" {
 		d, err := time.ParseDuration(in.LockTimeout)
 		if err != nil || d <= 0 {
@@ -120,6 +131,9 @@ func parseConfig(stdin []byte, cniArgs string) (config, error) {
 		}
 	}
 	if c.ips, err = in.requestedIPs(args.ip); err != nil {
+		return config{}, err
+	}
+	if c.quarantine, err = in.quarantine(); err != nil {
 		return config{}, err
 	}
 	if err := in.refuseUnsupported(); err != nil {
@@ -160,6 +174,17 @@ func (in *input) requestedIPs(fromArgs netip.Addr) ([]netip.Addr, error) {
 	return ips, nil
 }
 
+func (in *input) quarantine() (time.Duration, error) {
+	if in.Quarantine == "" {
+		return defaultQuarantine, nil
+	}
+	d, err := time.ParseDuration(in.Quarantine)
+	if err != nil || d < 0 {
+		return 0, badConfig("quarantine", in.Quarantine, errors.New(`not a duration such as "5s"`))
+	}
+	return d, nil
+}
+
 // refuseUnsupported names what other IPAM plugins would obey and this one would
 // pass over in silence.
 func (in *input) refuseUnsupported() error {
@@ -185,12 +210,16 @@ func (in *input) refuseUnsupported() error {
 }
 
 // parseRanges lets host-local's own parser read and validate the ranges.
-func parseRanges(stdin []byte) ([]allocator.RangeSet, error) {
+func parseRanges(stdin []byte) ([]rangeSet, error) {
 	ipam, _, err := allocator.LoadIPAMConfig(stdin, "")
 	if err != nil {
 		return nil, failure(types.ErrInvalidNetworkConfig, err, "ipam")
 	}
-	return ipam.Ranges, nil
+	var sets []rangeSet
+	for _, parsed := range ipam.Ranges {
+		sets = append(sets, rangeSetOf(parsed))
+	}
+	return sets, nil
 }
 
 func (c *config) validateMTU() error {
@@ -206,7 +235,7 @@ func (c *config) validateMTU() error {
 
 func (c *config) hasIPv6() bool {
 	for _, set := range c.ranges {
-		if set[0].RangeStart.To4() == nil {
+		if familyOf(set[0].first) == ipv6 {
 			return true
 		}
 	}

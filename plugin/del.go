@@ -1,8 +1,6 @@
 package plugin
 
 import (
-	"errors"
-
 	"github.com/containernetworking/cni/pkg/types"
 )
 
@@ -18,7 +16,7 @@ func (p Process) del(r request) error {
 		return err
 	}
 	k := r.key(b.network)
-	s, err := findStore(b)
+	s, err := p.findStore(b)
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
@@ -29,6 +27,9 @@ func (p Process) del(r request) error {
 		return nil
 	}
 	defer s.close()
+	if err := s.adopt(); err != nil {
+		s.note("%v", err) // a full disk: what is adopted later, GC releases
+	}
 	unlock, err := s.lockAttachment(k)
 	if err != nil {
 		return err
@@ -36,10 +37,7 @@ func (p Process) del(r request) error {
 	defer unlock()
 	rec, err := s.readRecord(k)
 	if err != nil {
-		p.warn("%v", err)
-	}
-	if err != nil && !errors.Is(err, errBadRecord) {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
-	return p.detach(s, k, rec, r.netns)
+	return p.detach(s, leaving{key: k, rec: rec, netns: r.netns, at: p.Now()})
 }

@@ -4,10 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
 	"github.com/vishvananda/netlink"
 )
 
@@ -20,10 +23,18 @@ type garbageList struct {
 	wanted        map[key]bool
 }
 
+// A sweep removes attachments for which its list gives a reason.
+type sweep struct {
+	Process
+	*store
+	list  garbageList
+	boot  string
+	start time.Time
+}
+
 // gc removes the attachments of this network that the runtime no longer wants. It
 // goes on after errors and reports them together.
 func (p Process) gc(r request) error {
-	start := p.Now()
 	b, err := parseBase(r.stdin)
 	if err != nil {
 		return err
@@ -32,7 +43,7 @@ func (p Process) gc(r request) error {
 	if err != nil {
 		return err
 	}
-	s, err := findStore(b)
+	s, err := p.findStore(b)
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
@@ -40,76 +51,168 @@ func (p Process) gc(r request) error {
 		return nil
 	}
 	defer s.close()
+	if err := s.adopt(); err != nil {
+		return err
+	}
 	boot, err := bootID()
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
-	records, bad := s.records()
-	for _, path := range bad {
-		p.warn("%v", s.putAside(path))
-	}
-	var errs []error
-	// An attachment that was made after the start is younger than the list.
-	unwanted := func(rec *record) bool {
-		return rec.BootID != boot || (rec.Created.Before(start) && !list.keeps(rec))
-	}
-	for _, rec := range records {
-		if unwanted(rec) {
-			errs = append(errs, p.collect(s, rec.key(), unwanted))
-		}
-	}
-	if list.authoritative {
-		errs = append(errs, p.collectOrphans(s, &list, unwanted))
-	}
-	if err := errors.Join(errs...); err != nil {
+	// What the runtime lists is older than this process.
+	w := &sweep{p, s, list, boot, p.began}
+	if err := errors.Join(w.attachments(), w.orphans(), w.leftovers()); err != nil {
 		return failure(codeGarbageLeft, err, "not all garbage could be removed")
 	}
 	return nil
 }
 
-// keeps says whether an attachment of this boot stays. Without a list it is dead
-// only when its link is: the kernel deletes a pair together with either namespace.
-func (l *garbageList) keeps(rec *record) bool {
-	if l.authoritative {
-		return l.wanted[rec.key()]
+// reason says why an attachment must go, and nothing for one that stays. An
+// attachment that was made after the start is younger than the list.
+func (w *sweep) reason(rec *record) string {
+	switch {
+	case rec.BootID != w.boot && rec.BootID != "":
+		return "it is of an earlier boot"
+	case !rec.Created.Before(w.start):
+		return ""
+	case w.list.authoritative && !w.list.wanted[rec.key()]:
+		return "the runtime does not list it"
+	case !w.list.authoritative && rec.BootID != "" && linkGone(rec.HostLink):
+		// The kernel deletes a pair together with either namespace. Of one that was
+		// adopted we do not know the link.
+		return "its link is gone"
 	}
-	_, err := netlink.LinkByName(rec.HostLink)
-	var gone netlink.LinkNotFoundError
-	return !errors.As(err, &gone)
+	return ""
 }
 
-// collect looks again under the attachment's lock: an ADD may be at work.
-func (p Process) collect(s *store, k key, unwanted func(*record) bool) error {
-	unlock, err := s.lockAttachment(k)
+func linkGone(name string) bool {
+	_, err := netlink.LinkByName(name)
+	var gone netlink.LinkNotFoundError
+	return errors.As(err, &gone)
+}
+
+func (w *sweep) attachments() error {
+	records, bad := w.records()
+	var errs []error
+	for _, path := range bad {
+		errs = append(errs, w.putAside(path))
+	}
+	for _, rec := range records {
+		if w.reason(rec) != "" {
+			errs = append(errs, w.collect(rec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// orphans removes reservations that no record speaks of, with their links.
+func (w *sweep) orphans() error {
+	all, _, err := w.reservations()
+	errs := []error{err}
+	for _, r := range all {
+		rec := w.recordOf(r)
+		if w.reason(rec) != "" {
+			errs = append(errs, w.collect(rec))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// recordOf gives what a record would say at least.
+func (s *store) recordOf(r *reservation) *record {
+	k := key{s.network, r.Container, r.Interface}
+	return &record{Network: k.network, Container: k.container, Interface: k.ifName, BootID: r.BootID, Created: r.Created, HostLink: k.hostLink()}
+}
+
+// collect looks again under the attachment's lock: an ADD may be at work. found may
+// stand for a record that is not there.
+func (w *sweep) collect(found *record) error {
+	unlock, err := w.lockAttachment(found.key())
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	rec, err := s.readRecord(k)
-	if err != nil && !errors.Is(err, errBadRecord) {
-		return err
-	}
-	if rec != nil && !unwanted(rec) {
-		return nil
-	}
-	p.warn("gc: removing %s", k)
-	// The namespace is not entered: its path may mean another one by now.
-	return p.detach(s, k, rec, "")
+	return w.collectLocked(found)
 }
 
-// collectOrphans releases reservations that no record speaks of.
-func (p Process) collectOrphans(s *store, list *garbageList, unwanted func(*record) bool) error {
-	owners, err := reservationOwners(s.addressDir())
-	errs := []error{err}
-	for _, who := range owners {
-		container, ifName, ok := strings.Cut(who, disk.LineBreak)
-		k := key{s.network, container, ifName}
-		if !ok || validateContainer(container) != nil || validateIfName(ifName) != nil || list.wanted[k] {
-			continue // the allocator's own files, or one to keep
-		}
-		errs = append(errs, p.collect(s, k, unwanted))
+func (w *sweep) collectLocked(found *record) error {
+	k := found.key()
+	rec, err := w.readRecord(k)
+	if err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	if rec == nil {
+		rec = found
+	}
+	why := w.reason(rec)
+	if why == "" {
+		return nil
+	}
+	w.note("removing %s with %v: %s", k, rec.Addresses, why)
+	at := rec.Created // it died unseen, some time ago
+	if w.list.authoritative && rec.BootID == w.boot {
+		at = w.start
+	}
+	return w.detach(w.store, leaving{key: k, rec: rec, netns: rec.sameNetns(), at: at})
+}
+
+// leftovers removes what belongs to no attachment: void reservations, and files
+// whose writer was killed.
+func (w *sweep) leftovers() error {
+	names, err := fileNames(filepath.Join(w.dir, "attachments"))
+	for _, hidden := range names {
+		name, ok := strings.CutSuffix(hidden, ".json"+besideSuffix)
+		if !ok || name[0] != '.' {
+			continue
+		}
+		unlock, lockErr := w.lockName(name[1:])
+		if lockErr != nil {
+			err = errors.Join(err, lockErr)
+			continue
+		}
+		if e := os.Remove(filepath.Join(w.dir, "attachments", hidden)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+		unlock()
+	}
+	unlock, lockErr := w.lockAddresses()
+	if lockErr != nil {
+		return errors.Join(err, lockErr)
+	}
+	defer unlock()
+	return errors.Join(err, w.removeHalfWritten(), w.dropVoid(w.boot))
+}
+
+// sweepDead removes, for an ADD that finds no address, the attachments of which
+// nothing lives, and says how many. Those that a verb is at work on are left alone.
+func (p Process) sweepDead(s *store, mine *record) (swept int) {
+	w := &sweep{Process: p, store: s, boot: mine.BootID, start: p.Now()}
+	collect := func(rec *record) {
+		if rec.key() != mine.key() && w.reason(rec) != "" && w.tryCollect(rec) {
+			swept++
+		}
+	}
+	records, _ := s.records()
+	for _, rec := range records {
+		collect(rec)
+	}
+	orphans, _, _ := s.reservations()
+	for _, r := range orphans {
+		collect(s.recordOf(r))
+	}
+	return swept
+}
+
+func (w *sweep) tryCollect(rec *record) bool {
+	unlock, ok := w.tryAttachment(rec.key())
+	if !ok {
+		return false
+	}
+	defer unlock()
+	if err := w.collectLocked(rec); err != nil {
+		w.note("sweep: %v", err)
+		return false
+	}
+	return true
 }
 
 // parseGarbageList prefers the specification's key to the older one that libcni

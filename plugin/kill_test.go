@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,57 +26,85 @@ func (n *node) killed(t *testing.T, c call, after time.Duration) (lived bool) {
 	return timer.Stop() || err == nil
 }
 
-func TestKill(t *testing.T) {
-	kills := 50
-	if s := os.Getenv("ONERULE_KILLS"); s != "" {
-		var err error
-		if kills, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	n := newNode(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+// podWithDefaultRoute gives a pod whose further interfaces come with rules.
+func podWithDefaultRoute(t *testing.T) *netns.NS {
+	t.Helper()
 	pod := netns.New(t, "pod")
-	// The other interface makes eth0 the one with rules.
 	pod.Run(t, "ip", "link", "add", "other", "type", "veth", "peer", "name", "theirs")
 	pod.Run(t, "ip", "link", "set", "other", "up")
 	pod.Run(t, "ip", "route", "add", "default", "dev", "other")
+	pod.Run(t, "ip", "-6", "route", "add", "default", "dev", "other")
+	return pod
+}
 
-	probe := add("probe", "eth0", pod, n.config("1.1.0", nil))
-	start := time.Now()
-	n.added(t, probe)
-	whole := time.Since(start)
-	start = time.Now()
-	n.succeed(t, probe.as("DEL"))
-	wholeDel := time.Since(start)
+// collected lets GC remove everything, and wants nothing left on the node, in the
+// store and in a pod that lives on.
+func (n *node) collected(t testing.TB, pod *netns.NS) {
+	t.Helper()
+	n.succeed(t, call{verb: "GC", stdin: n.config("1.1.0", object{"cni.dev/valid-attachments": []object{}})})
+	n.clean(t)
+	podIsClean(t, pod)
+}
 
-	addsCut, delsCut := 0, 0
-	for i := 0; addsCut < kills; i++ {
-		if i > 8*kills {
-			t.Fatalf("only %d of %d ADDs were cut short: this shows nothing", addsCut, i)
-		}
-		c := add(fmt.Sprint("c", i), "eth0", pod, n.config("1.1.0", nil))
-		if !n.killed(t, c, time.Duration(random.Int64N(int64(whole)))) {
-			addsCut++
-		}
-		if i%2 == 0 && !n.killed(t, c.as("DEL"), time.Duration(random.Int64N(int64(wholeDel)))) {
-			delsCut++
-		}
-		n.succeed(t, c.as("DEL"))
-		n.clean(t)
-		if out := links(t, pod); strings.Contains(out, "eth0@") {
-			t.Errorf("the pod has a link: %s", out)
-		}
-		if out := pod.Run(t, "ip", "rule"); strings.Contains(out, "from 10.1.") {
-			t.Errorf("rules are left: %s", out)
-		}
-		if t.Failed() {
-			t.Fatalf("after kill %d", i)
+func podIsClean(t testing.TB, pod *netns.NS) {
+	t.Helper()
+	if out := links(t, pod); strings.Contains(out, ": eth") {
+		t.Errorf("the pod has a link: %s", out)
+	}
+	for _, f := range []string{"-4", "-6"} {
+		if out := pod.Run(t, "ip", f, "rule"); strings.Contains(out, "11100:") {
+			t.Errorf("rules are left in the pod: %s", out)
 		}
 	}
-	t.Logf("cut short: %d ADDs, %d DELs; a whole ADD took %s, a DEL %s", addsCut, delsCut, whole, wholeDel)
+}
+
+// soaking gives the second number with ONERULE_SOAK=1.
+func soaking(always, soak int) int {
+	if os.Getenv("ONERULE_SOAK") == "1" {
+		return soak
+	}
+	return always
+}
+
+// TestKill kills ADDs and DELs at random moments, a few in a row, and then lets GC
+// remove what they left.
+func TestKill(t *testing.T) {
+	n, pod := newNode(t), podWithDefaultRoute(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	at := func(i int) call {
+		return add(fmt.Sprint("c", i), fmt.Sprint("eth", i%100), pod, n.config("1.1.0", nil))
+	}
+	timed := func(c call) time.Duration {
+		start := time.Now()
+		n.succeed(t, c)
+		return time.Since(start)
+	}
+	whole := map[string]time.Duration{"ADD": timed(at(0)), "DEL": timed(at(0).as("DEL"))}
+	want, cut := soaking(60, 500), map[string]int{}
+	t.Run("C15, D2: nothing is left after kills and a GC", func(t *testing.T) {
+		for i := 1; cut["ADD"]+cut["DEL"] < want; i++ {
+			if i > 8*want {
+				t.Fatalf("only %v of %d were cut short: this shows nothing", cut, i)
+			}
+			c := at(i)
+			if i%2 == 0 {
+				n.succeed(t, c)
+				c = c.as("DEL")
+			}
+			if !n.killed(t, c, time.Duration(random.Int64N(int64(whole[c.verb])))) {
+				cut[c.verb]++
+			}
+			if i%10 == 0 {
+				n.collected(t, pod)
+			}
+			if t.Failed() {
+				t.Fatalf("after %d calls, seed %d", i, seed)
+			}
+		}
+		n.collected(t, pod)
+	})
+	t.Logf("cut short: %v of which a whole one took %v; seed %d", cut, whole, seed)
 }
 
 // TestKillAtEachSystemCall kills an ADD before its first, second, third... call of
@@ -87,8 +114,8 @@ func TestKillAtEachSystemCall(t *testing.T) {
 	if err != nil {
 		t.Skip("needs strace")
 	}
-	for _, syscall := range []string{"sendto", "renameat", "linkat", "unlinkat", "mkdirat", "fsync", "write", "setns"} {
-		t.Run("item 15: "+syscall, func(t *testing.T) {
+	for _, syscall := range []string{"sendto", "renameat", "openat", "mkdirat", "write", "setns"} {
+		t.Run("C15: "+syscall, func(t *testing.T) {
 			n := newNode(t) // with a state directory still to be made
 			const enough = 60
 			for i := 1; ; i++ {

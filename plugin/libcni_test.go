@@ -15,9 +15,8 @@ import (
 	"onerule/test/netns"
 )
 
-// conflist takes the example out of the README and gives it the node's state
-// directory and a version.
-func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList {
+// readmeExample takes the example out of the README.
+func readmeExample(t *testing.T) object {
 	t.Helper()
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -28,6 +27,21 @@ func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList 
 	if err := json.Unmarshal(readme[from:to+7], &list); err != nil {
 		t.Fatalf("the README's example: %v", err)
 	}
+	return list
+}
+
+func gcAttachments(containers ...string) []types.GCAttachment {
+	var all []types.GCAttachment
+	for _, c := range containers {
+		all = append(all, types.GCAttachment{ContainerID: c, IfName: "eth0"})
+	}
+	return all
+}
+
+// conflist gives the README's example with the node's state directory and a version.
+func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList {
+	t.Helper()
+	list := readmeExample(t)
 	list["cniVersion"] = version
 	delete(list, "cniVersions")
 	list["plugins"].([]any)[0].(object)["dataDir"] = n.dataDir
@@ -46,7 +60,7 @@ func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList 
 // checks of the plugin's answers and its cached results.
 func TestRuntime(t *testing.T) {
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		t.Run("items 8, 23, 25, 53: a list of version "+version, func(t *testing.T) {
+		t.Run("C8, C20, C23, C34, C43: a list of version "+version, func(t *testing.T) {
 			n := newNode(t)
 			pod := netns.New(t, "pod")
 			conf := n.conflist(t, version)
@@ -71,7 +85,7 @@ func TestRuntime(t *testing.T) {
 			}
 			if version == "1.1.0" {
 				do("status", func() error { return cni.GetStatusNetworkList(ctx, conf) })
-				keep := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}
+				keep := &libcni.GCArgs{ValidAttachments: gcAttachments("c1")}
 				do("gc of nothing", func() error { return cni.GCNetworkList(ctx, conf, keep) })
 				do("check", func() error { return cni.CheckNetworkList(ctx, conf, rt) })
 			}
@@ -79,7 +93,7 @@ func TestRuntime(t *testing.T) {
 			n.clean(t)
 		})
 	}
-	t.Run("item 11: libcni reads our error", func(t *testing.T) {
+	t.Run("C11: libcni reads our error", func(t *testing.T) {
 		n := newNode(t)
 		cni := libcni.NewCNIConfigWithCacheDir([]string{filepath.Dir(binary())}, t.TempDir(), nil)
 		rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: "/nowhere", IfName: "eth0"}

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,8 +21,30 @@ import (
 func (s *store) lockAddresses() (unlock func(), err error) { return s.lockByte(0, "reservations") }
 
 func (s *store) lockAttachment(k key) (unlock func(), err error) {
-	at := binary.BigEndian.Uint64(k.hash("lock"))>>2 + 1
-	return s.lockByte(int64(at), k.String())
+	return s.lockByte(attachmentByte(k.fileName()), k.String())
+}
+
+// lockName locks an attachment that is known by the name of its file only.
+func (s *store) lockName(name string) (unlock func(), err error) {
+	return s.lockByte(attachmentByte(name), name)
+}
+
+// tryAttachment gives false for an attachment that a verb is at work on.
+func (s *store) tryAttachment(k key) (unlock func(), ok bool) {
+	at := attachmentByte(k.fileName())
+	if fcntlLock(s.lock, unix.F_OFD_SETLK, unix.F_WRLCK, at) != nil {
+		return nil, false
+	}
+	return s.unlocker(at), true
+}
+
+func attachmentByte(name string) int64 {
+	sum := sha256.Sum256([]byte(name))
+	return int64(binary.BigEndian.Uint64(sum[:])>>2 + 1)
+}
+
+func (s *store) unlocker(at int64) func() {
+	return func() { _ = fcntlLock(s.lock, unix.F_OFD_SETLK, unix.F_UNLCK, at) }
 }
 
 // lockByte waits no longer than the lock timeout: the runtime tries again.
@@ -39,7 +62,7 @@ func (s *store) lockByte(at int64, what string) (func(), error) {
 	case <-timer.C:
 		return nil, failure(types.ErrTryAgainLater, nil, "lock %s in %s: still held by another process after %s", what, s.lock.Name(), s.base.lockTimeout)
 	}
-	return func() { _ = fcntlLock(s.lock, unix.F_OFD_SETLK, unix.F_UNLCK, at) }, nil
+	return s.unlocker(at), nil
 }
 
 func fcntlLock(f *os.File, cmd int, kind int16, at int64) error {

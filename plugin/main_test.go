@@ -246,5 +246,14 @@ func (n *node) clean(t testing.TB) {
 		if out := n.Run(t, "ip", f, "route", "show", "proto", "111"); out != "" {
 			t.Errorf("routes are left: %s", out)
 		}
+		if out := n.Run(t, "ip", f, "neigh", "show", "nud", "permanent"); out != "" {
+			t.Errorf("neighbours are left: %s", out)
+		}
 	}
+}
+
+// reboot makes all state that of an earlier boot, some time ago.
+func (n *node) reboot(t testing.TB) {
+	t.Helper()
+	n.Run(t, "sh", "-c", `sed -i 's/"bootID": *"[^"]*"/"bootID":"an-earlier-one"/; s/"created": *"[^"]*"/"created":"2020-01-01T00:00:00Z"/' `+filepath.Join(n.dataDir, "pods")+`/a*/*`)
 }

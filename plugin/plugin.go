@@ -33,10 +33,13 @@ type Process struct {
 	Now func() time.Time
 	// Version is that of the program, for its about line.
 	Version string
+
+	began time.Time
 }
 
 // Run does what CNI_COMMAND asks for and gives the exit code.
 func (p Process) Run() int {
+	p.began = p.Now()
 	verb := p.Getenv("CNI_COMMAND")
 	if verb == "" {
 		_, _ = fmt.Fprintf(p.Stderr, "CNI plugin onerule %s: wires pods to their node, point to point\n"+

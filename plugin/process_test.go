@@ -15,7 +15,7 @@ import (
 
 func TestWithoutCommand(t *testing.T) {
 	n := newNode(t)
-	t.Run("item 12: about on stderr, exit 0", func(t *testing.T) {
+	t.Run("C12: about on stderr, exit 0", func(t *testing.T) {
 		a := n.run(t, call{})
 		if a.exit != 0 || a.stdout != "" || !strings.Contains(a.stderr, "onerule") || !strings.Contains(a.stderr, "1.1.0") {
 			t.Errorf("got %+v", a)
@@ -26,7 +26,7 @@ func TestWithoutCommand(t *testing.T) {
 func TestVersion(t *testing.T) {
 	n := newNode(t)
 	for stdin, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0"} {
-		t.Run("item 18: VERSION of "+stdin, func(t *testing.T) {
+		t.Run("C18: VERSION of "+stdin, func(t *testing.T) {
 			a := n.run(t, call{verb: "VERSION", stdin: stdin})
 			var got struct {
 				CNIVersion        string
@@ -54,16 +54,16 @@ func TestBadEnvironment(t *testing.T) {
 		call call
 		what string
 	}{
-		"item 1: an unknown verb":           {good.as("FROB"), "FROB"},
-		"item 2: a container with /":        {with(func(c *call) { c.container = "../c1" }), "../c1"},
-		"item 2: a container with _":        {with(func(c *call) { c.container = "_c1" }), "_c1"},
-		"item 3: an interface too long":     {with(func(c *call) { c.ifName = "sixteen-bytes-xx" }), "sixteen-bytes-xx"},
-		"item 3: an interface ..":           {with(func(c *call) { c.ifName = ".." }), ".."},
-		"item 3: an interface with :":       {with(func(c *call) { c.ifName = "a:b" }), "a:b"},
-		"item 3: an interface with a space": {with(func(c *call) { c.ifName = "a b" }), "a b"},
-		"item 3: an interface named all":    {with(func(c *call) { c.ifName = "all" }), "all"},
-		"item 4: no namespace":              {with(func(c *call) { c.netns = "" }), "CNI_NETNS"},
-		"item 6: nothing at all":            {call{verb: "ADD", stdin: good.stdin}, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME"},
+		"C1: an unknown verb":           {good.as("FROB"), "FROB"},
+		"C2: a container with /":        {with(func(c *call) { c.container = "../c1" }), "../c1"},
+		"C2: a container with _":        {with(func(c *call) { c.container = "_c1" }), "_c1"},
+		"C3: an interface too long":     {with(func(c *call) { c.ifName = "sixteen-bytes-xx" }), "sixteen-bytes-xx"},
+		"C3: an interface ..":           {with(func(c *call) { c.ifName = ".." }), ".."},
+		"C3: an interface with :":       {with(func(c *call) { c.ifName = "a:b" }), "a:b"},
+		"C3: an interface with a space": {with(func(c *call) { c.ifName = "a b" }), "a b"},
+		"C3: an interface named all":    {with(func(c *call) { c.ifName = "all" }), "all"},
+		"C4: no namespace":              {with(func(c *call) { c.netns = "" }), "CNI_NETNS"},
+		"C6: nothing at all":            {call{verb: "ADD", stdin: good.stdin}, "CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n.fail(t, tc.call, 4, tc.what)
@@ -73,7 +73,7 @@ func TestBadEnvironment(t *testing.T) {
 		})
 	}
 	for _, name := range []string{"lo", "...", "x", "fifteen-bytes-x"} {
-		t.Run("item 3: exactly the name "+name, func(t *testing.T) {
+		t.Run("C3: exactly the name "+name, func(t *testing.T) {
 			if name == "lo" {
 				n.fail(t, with(func(c *call) { c.ifName = name }), 102, "lo")
 				return
@@ -86,12 +86,12 @@ func TestBadEnvironment(t *testing.T) {
 			n.succeed(t, c.as("DEL"))
 		})
 	}
-	t.Run("item 16: extra environment", func(t *testing.T) {
+	t.Run("C16: extra environment", func(t *testing.T) {
 		c := with(func(c *call) { c.env = []string{"TRACEPARENT=00-aa-bb-01", "CNI_OTHER=x"} })
 		n.added(t, c)
 		n.succeed(t, c.as("DEL"))
 	})
-	t.Run("item 2: a very long container name", func(t *testing.T) {
+	t.Run("C2: a very long container name", func(t *testing.T) {
 		c := with(func(c *call) { c.container = strings.Repeat("c", 3000) })
 		n.added(t, c)
 		n.succeed(t, c.as("DEL"))
@@ -107,15 +107,16 @@ func TestBadConfiguration(t *testing.T) {
 		code  uint
 		what  string
 	}{
-		"item 7: no JSON":             {"{", 6, "decode"},
-		"item 7: empty":               {"", 6, "decode"},
-		"item 7: a wrong type":        {n.config("1.1.0", object{"mtu": "big"}), 6, "mtu"},
-		"item 7: no name":             {n.config("1.1.0", object{"name": nil}), 7, "name"},
-		"item 7: an illegal name":     {n.config("1.1.0", object{"name": "../x"}), 7, "../x"},
-		"item 19: an unknown version": {n.config("9.9.9", nil), 1, "9.9.9"},
-		"item 19: no version":         {n.config("", object{"cniVersion": nil}), 1, "0.1.0"},
+		"C7, C9: no JSON":             {"{", 6, "decode"},
+		"C7: empty":                   {"", 6, "decode"},
+		"C7: a wrong type":            {n.config("1.1.0", object{"mtu": "big"}), 6, "mtu"},
+		"C7: no name":                 {n.config("1.1.0", object{"name": nil}), 7, "name"},
+		"C7: an illegal name":         {n.config("1.1.0", object{"name": "../x"}), 7, "../x"},
+		"C9, C19: an unknown version": {n.config("9.9.9", nil), 1, "9.9.9"},
+		"C19: no version":             {n.config("", object{"cniVersion": nil}), 1, "0.1.0"},
 		"no addresses":                {n.config("1.1.0", object{"ipam": nil}), 7, "ipam"},
 		"no ranges":                   {n.config("1.1.0", object{"ipam": object{}}), 7, "no IP ranges"},
+		"ranges that overlap":         {n.config("1.1.0", object{"ipam": object{"ranges": [][]object{{{"subnet": "10.1.0.0/24"}}, {{"subnet": "10.1.0.128/25"}}}}}), 7, "overlap"},
 		"a bad subnet":                {n.config("1.1.0", object{"ipam": object{"ranges": [][]object{{{"subnet": "10.0.0.0/33"}}}}}), 7, "10.0.0.0/33"},
 		"another IPAM":                {n.config("1.1.0", object{"ipam": object{"type": "dhcp"}}), 2, "dhcp"},
 		"resolvConf":                  {n.config("1.1.0", object{"ipam": object{"resolvConf": "/etc/r"}}), 2, "/etc/r"},
@@ -138,12 +139,12 @@ func TestBadConfiguration(t *testing.T) {
 			}
 		})
 	}
-	t.Run("item 21: verbs that the version does not have", func(t *testing.T) {
+	t.Run("C21: verbs that the version does not have", func(t *testing.T) {
 		for verb, v := range map[string]string{"CHECK": "0.3.1", "GC": "1.0.0", "STATUS": "1.0.0"} {
 			n.fail(t, add("c1", "eth0", pod, n.config(v, nil)).as(verb), 1, verb)
 		}
 	})
-	t.Run("item 5: CNI_PATH is asked for by GC only", func(t *testing.T) {
+	t.Run("C5: CNI_PATH is asked for by GC only", func(t *testing.T) {
 		c := add("c1", "eth0", pod, n.config("1.1.0", nil))
 		c.env = []string{"CNI_PATH="}
 		n.added(t, c)
@@ -164,7 +165,7 @@ func TestOutcomeOfABrokenStdout(t *testing.T) {
 	pod := netns.New(t, "pod")
 	c := add("c1", "eth0", pod, n.config("1.1.0", nil))
 	c.stdout = full
-	t.Run("item 28: a result that can't be printed undoes it all", func(t *testing.T) {
+	t.Run("C28: a result that can't be printed undoes it all", func(t *testing.T) {
 		a := n.run(t, c)
 		if a.exit == 0 || !strings.Contains(a.stderr, "write the result") {
 			t.Errorf("got %+v", a)
@@ -208,7 +209,7 @@ func TestUndo(t *testing.T) {
 		{name: "the store is read-only", code: 5, what: "read-only",
 			wrap: []string{"unshare", "-m", "sh", "-c", "mount --bind " + n.dataDir + " " + n.dataDir + " && mount -o remount,bind,ro " + n.dataDir + ` && exec "$0"`}},
 	} {
-		t.Run("item 28: "+tc.name, func(t *testing.T) {
+		t.Run("C28: "+tc.name, func(t *testing.T) {
 			pod := netns.New(t, "pod")
 			c := add("c1", "eth0", pod, n.config("1.1.0", nil))
 			c.wrap = tc.wrap
@@ -235,7 +236,7 @@ func TestUndo(t *testing.T) {
 
 func TestUndoOfASecondInterface(t *testing.T) {
 	n := newNode(t)
-	t.Run("item 28: also its rules", func(t *testing.T) {
+	t.Run("C28: also its rules", func(t *testing.T) {
 		pod := netns.New(t, "pod")
 		n.added(t, add("c1", "eth0", pod, n.config("1.1.0", nil)))
 		for i := 2; i < 60; i++ {

@@ -19,37 +19,40 @@ type record struct {
 	Container string `json:"container"`
 	Interface string `json:"interface"`
 	// BootID tells records of this boot from others: no link survives a reboot.
-	BootID    string       `json:"bootID"`
-	Created   time.Time    `json:"created"`
-	Netns     string       `json:"netns"` // path, for people: it may mean another namespace by now
-	HostLink  string       `json:"hostLink"`
-	HostMAC   string       `json:"hostMAC,omitempty"`
-	PodMAC    string       `json:"podMAC,omitempty"`
-	MTU       int          `json:"mtu,omitempty"`
-	Addresses []netip.Addr `json:"addresses,omitempty"`
+	BootID  string    `json:"bootID"`
+	Created time.Time `json:"created"`
+	Netns   string    `json:"netns"`
+	// NetnsInode tells whether the path still means the same namespace.
+	NetnsInode uint64       `json:"netnsInode,omitempty"`
+	HostLink   string       `json:"hostLink"`
+	HostMAC    string       `json:"hostMAC,omitempty"`
+	PodMAC     string       `json:"podMAC,omitempty"`
+	MTU        int          `json:"mtu,omitempty"`
+	Addresses  []netip.Addr `json:"addresses,omitempty"`
 }
 
 func (r *record) key() key { return key{r.Network, r.Container, r.Interface} }
 
-// errBadRecord is what a record is that can't be read as one.
+func (r *record) reservation() *reservation {
+	return &reservation{Container: r.Container, Interface: r.Interface, BootID: r.BootID, Created: r.Created}
+}
+
+// errBadRecord is what a record, or a reservation, is that can't be read as one.
 var errBadRecord = errors.New("no readable record")
 
-// writeRecord writes beside and renames; when it returns, the record survives a
-// loss of power.
 func (s *store) writeRecord(r *record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode the record of %s: %w", r.key(), err)
 	}
-	path := s.recordPath(r.key())
-	if err := writeDurable(path, append(b, '\n')); err != nil {
+	if err := writeWhole(s.recordPath(r.key()), append(b, '\n')); err != nil {
 		return fmt.Errorf("write the record of %s: %w", r.key(), err)
 	}
 	return nil
 }
 
-// readRecord gives nil for an attachment without a record. One that can't be read
-// is put aside and reported with errBadRecord.
+// readRecord gives nil for an attachment without a record, and for one whose record
+// can't be read, which is put aside.
 func (s *store) readRecord(k key) (*record, error) {
 	r, err := s.peekRecord(k)
 	if errors.Is(err, errBadRecord) {
@@ -82,7 +85,8 @@ func (s *store) putAside(path string) error {
 	if err := os.Rename(path, to); err != nil {
 		return fmt.Errorf("put %s aside: %w", path, err)
 	}
-	return fmt.Errorf("%s: %w: put aside as %s", path, errBadRecord, to)
+	s.note("%s can't be read: put aside as %s", path, to)
+	return nil
 }
 
 // removeRecord removes the record and what a killed write left beside it.
@@ -93,7 +97,7 @@ func (s *store) removeRecord(k key) error {
 			return fmt.Errorf("remove the record of %s: %w", k, err)
 		}
 	}
-	return syncDir(filepath.Dir(path))
+	return nil
 }
 
 // records reads all records of the network, and names the files that can't be read

@@ -14,12 +14,14 @@ type store struct {
 	dir     string
 	base    base
 	lock    *os.File
+	// warn tells people on stderr, note also in the network's journal.
+	warn, note func(format string, args ...any)
 }
 
 // openStore opens the store and makes it when it is not there.
-func openStore(b base) (*store, error) {
+func (p Process) openStore(b base) (*store, error) {
 	dir := filepath.Join(b.dataDir, b.network)
-	for _, sub := range []string{"attachments", "addresses", "quarantine"} {
+	for _, sub := range []string{"attachments", "addresses", "released", "quarantine"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("make the state directory: %w", err)
 		}
@@ -28,67 +30,52 @@ func openStore(b base) (*store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock: %w", err)
 	}
-	return &store{network: b.network, dir: dir, base: b, lock: f}, nil
+	return p.newStore(b, dir, f), nil
+}
+
+func (p Process) newStore(b base, dir string, lock *os.File) *store {
+	return &store{network: b.network, dir: dir, base: b, lock: lock, warn: p.warn, note: p.noteIn(filepath.Join(dir, "journal"))}
 }
 
 // findStore opens the store for a removal, which must not need a free block: it
-// makes nothing, and gives nil when there never was a store.
-func findStore(b base) (*store, error) {
+// makes nothing, and gives nil when there never was a store, unless there is something
+// to adopt.
+func (p Process) findStore(b base) (*store, error) {
 	dir := filepath.Join(b.dataDir, b.network)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		if b.adopt != "" && statError(b.adopt) == nil {
+			return p.openStore(b)
+		}
 		return nil, nil
 	}
 	if f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0); err == nil {
-		return &store{network: b.network, dir: dir, base: b, lock: f}, nil
+		return p.newStore(b, dir, f), nil
 	}
-	return openStore(b)
+	return p.openStore(b)
 }
 
 func (s *store) close() { _ = s.lock.Close() }
 
-// writeDurable replaces a file by a new one beside it and a rename. After it
-// returns, the content survives a loss of power.
-func writeDurable(path string, content []byte) error {
+// writeWhole replaces a file by a new one beside it and a rename: whoever reads gets
+// one version or the other, also when the writer is killed. Nothing is synced. What a
+// loss of power can spoil is of a boot that is over, and void with it; a file that
+// can't be read afterwards is put aside.
+func writeWhole(path string, content []byte) error {
 	beside := besidePath(path)
-	if err := writeSynced(beside, content); err != nil {
-		_ = os.Remove(beside)
-		return err
+	err := os.WriteFile(beside, content, 0o600)
+	if err == nil {
+		err = os.Rename(beside, path)
 	}
-	if err := os.Rename(beside, path); err != nil {
+	if err != nil {
 		_ = os.Remove(beside)
-		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return err
 }
 
 // besidePath gives the name that a new version of a file is written under. It is
 // the same each time, so that a killed writer leaves at most one.
 func besidePath(path string) string {
-	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+besideSuffix)
 }
 
-func writeSynced(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
-}
-
-// syncDir makes the names in a directory durable: additions and removals. A
-// directory that is gone holds no names.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	err = errors.Join(f.Sync(), f.Close())
-	if err != nil {
-		return fmt.Errorf("sync %s: %w", dir, err)
-	}
-	return nil
-}
+const besideSuffix = ".new"

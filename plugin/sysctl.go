@@ -73,9 +73,17 @@ func quietIPv6(dev string, use bool) error {
 // be forwarded from and to a device.
 func forwardingPaths(f family, dev string) []string {
 	if f == ipv4 {
-		return []string{sysctlPath("ipv4/ip_forward"), sysctlPath("ipv4/conf", dev, "forwarding")}
+		return []string{forwardingPath(f), sysctlPath("ipv4/conf", dev, "forwarding")}
 	}
-	return []string{sysctlPath("ipv6/conf/all/forwarding"), sysctlPath("ipv6/conf", dev, "forwarding")}
+	return []string{forwardingPath(f), sysctlPath("ipv6/conf", dev, "forwarding")}
+}
+
+// forwardingPath gives the one for the whole node.
+func forwardingPath(f family) string {
+	if f == ipv4 {
+		return sysctlPath("ipv4/ip_forward")
+	}
+	return sysctlPath("ipv6/conf/all/forwarding")
 }
 
 // enableForwarding makes the node a router for a family, the new link included: it

@@ -18,6 +18,11 @@ func newReader() *reader {
 	}
 }
 
+// newCNIReader finds those of the list about the plugin: C44, TestD10MACs.
+func newCNIReader() *reader {
+	return &reader{section: regexp.MustCompile(`^$`), numbered: regexp.MustCompile(`^[CD][0-9]{1,2}`)}
+}
+
 // ofFunction gives the IDs of a test function, and how long the name is with them.
 func (r *reader) ofFunction(name string) (ids []string, end int) {
 	rest, ok := strings.CutPrefix(name, "Test")

@@ -1,5 +1,6 @@
 // Command parity shows which tests prove what kube-proxy does, row by row, and exits
-// with 1 if a row has no test or a test of one failed.
+// with 1 if a row has no test or a test of one failed. With -of cni it shows the same
+// of what a CNI plugin must do.
 //
 //	parity go test -json ...   runs the command and reads what it prints
 //	parity -in FILE            reads what go test -json printed, - for standard input
@@ -28,7 +29,7 @@ var errOwed = errors.New("not everything that is owed is proven")
 
 // options are what the flags say, and where things are shown.
 type options struct {
-	in, save, root           string
+	of, in, save, root       string
 	named, packages, missing bool
 	command                  []string
 	colour                   bool
@@ -37,6 +38,7 @@ type options struct {
 
 func main() {
 	o := options{out: os.Stdout, tell: os.Stderr, colour: terminal(os.Stdout)}
+	flag.StringVar(&o.of, "of", "kube-proxy", "which list to show: kube-proxy or cni")
 	flag.StringVar(&o.in, "in", "", "read this output of go test -json instead of running tests; - is standard input")
 	flag.StringVar(&o.save, "save", "", "keep what the command prints in this file, for -in")
 	flag.BoolVar(&o.named, "named", false, "run nothing, and show which tests name each row")
@@ -60,13 +62,13 @@ func parity(o options) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	ids := newReader()
+	rows, ids := o.list()
 	if !o.named && !o.packages {
 		r, err := o.results()
 		if err != nil {
 			return err
 		}
-		err = o.show(lines(owed(), r.proofs(module, ids)))
+		err = o.show(lines(rows, r.proofs(module, ids)))
 		if broken := r.broken(); len(broken) > 0 {
 			return fmt.Errorf("%w: these packages do not build, or end before their tests: %s", errOwed, strings.Join(broken, ", "))
 		}
@@ -80,10 +82,21 @@ func parity(o options) error {
 		fmt.Fprintln(o.out, strings.Join(packages(found), " "))
 		return nil
 	}
-	return o.show(lines(owed(), named(found)))
+	return o.show(lines(rows, named(found)))
+}
+
+// list gives the rows that are asked for, and what reads their IDs.
+func (o options) list() ([]row, *reader) {
+	if o.of == "cni" {
+		return cniRows(), newCNIReader()
+	}
+	return owed(), newReader()
 }
 
 func (o options) check() error {
+	if o.of != "" && o.of != "kube-proxy" && o.of != "cni" {
+		return fmt.Errorf("-of %s: there are the lists kube-proxy and cni", o.of)
+	}
 	asked := 0
 	for _, one := range []bool{o.in != "", o.named, o.packages, len(o.command) > 0} {
 		if one {

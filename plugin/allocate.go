@@ -1,0 +1,159 @@
+package plugin
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// allocate reserves one address of each range set for an attachment, the requested
+// ones where they were asked for. All or none. Where none is left, it looks for
+// pods that died without a DEL.
+func (p Process) allocate(s *store, c *config, rec *record) ([]netip.Addr, error) {
+	addrs, err := s.reserve(c, rec, p.Now())
+	if !outOfAddresses(err) || p.sweepDead(s, rec) == 0 {
+		return addrs, err
+	}
+	return s.reserve(c, rec, p.Now())
+}
+
+func outOfAddresses(err error) bool {
+	var short *shortage
+	return errors.As(err, &short)
+}
+
+// reserve does it under the lock.
+func (s *store) reserve(c *config, rec *record, now time.Time) ([]netip.Addr, error) {
+	unlock, err := s.lockAddresses()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	p, err := s.readPool()
+	if err != nil {
+		return nil, failure(types.ErrIOFailure, err, "address store")
+	}
+	addrs, err := s.chooseAll(p, c, rec, now)
+	if err != nil {
+		return nil, err
+	}
+	r := rec.reservation()
+	for i, a := range addrs {
+		if err := s.writeReservation(a, r); err != nil {
+			return nil, failure(types.ErrIOFailure, errors.Join(err, s.takeBack(addrs[:i+1])), "address store")
+		}
+	}
+	return addrs, nil
+}
+
+// takeBack undoes reservations that nobody has used.
+func (s *store) takeBack(addrs []netip.Addr) error {
+	err := s.removeHalfWritten()
+	for _, a := range addrs {
+		if e := os.Remove(s.reservationPath(a)); e != nil && !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+func (s *store) readPool() (*pool, error) {
+	taken, _, err := s.takenAddresses()
+	if err != nil {
+		return nil, err
+	}
+	p := &pool{taken: make(map[netip.Addr]bool, len(taken))}
+	for _, a := range taken {
+		p.taken[a] = true
+	}
+	p.released, err = s.formerLeases()
+	return p, err
+}
+
+// chooseAll reads what is in the files of others only when it must. Sets do not
+// overlap: the parser sees to that.
+func (s *store) chooseAll(p *pool, c *config, rec *record, now time.Time) ([]netip.Addr, error) {
+	wants, err := assign(c.ips, c.ranges)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.Addr
+	for i, set := range c.ranges {
+		addr, err := p.choose(set, wants[i], now, c.quarantine)
+		if err != nil {
+			if err = s.dropVoid(rec.BootID); err == nil {
+				p, err = s.readPool()
+			}
+			if err != nil {
+				return nil, failure(types.ErrIOFailure, err, "address store")
+			}
+			addr, err = p.choose(set, wants[i], now, c.quarantine)
+		}
+		var short *shortage
+		if errors.As(err, &short) {
+			return nil, failure(short.code, short, "no address to give")
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}
+
+// assign gives each requested address to the first range set that has it and has no
+// other one yet.
+func assign(requested []netip.Addr, sets []rangeSet) ([]netip.Addr, error) {
+	requested = slices.Clone(requested)
+	slices.SortFunc(requested, netip.Addr.Compare)
+	wants := make([]netip.Addr, len(sets))
+	for _, a := range slices.Compact(requested) {
+		at := -1
+		for i, set := range sets {
+			if at < 0 && !wants[i].IsValid() && set.holds(a) {
+				at = i
+			}
+		}
+		if at < 0 {
+			return nil, failure(codeAddressUnavailable, nil, "requested address %s: in no range, or in one that another request took", a)
+		}
+		wants[at] = a
+	}
+	return wants, nil
+}
+
+// dropVoid frees the reservations that mean nothing: those of an earlier boot, and
+// files that can't be read, unless a record of this boot speaks of the address. A
+// pod may be using that one, so it is written anew. It runs under the lock.
+func (s *store) dropVoid(boot string) error {
+	all, bad, err := s.reservations()
+	for a, r := range all {
+		if r.BootID != boot && r.BootID != "" {
+			err = errors.Join(err, s.free(a, r.Created))
+		}
+	}
+	if len(bad) == 0 {
+		return err
+	}
+	claimed := s.claims(boot)
+	for _, a := range bad {
+		if rec := claimed[a]; rec != nil {
+			err = errors.Join(err, s.writeReservation(a, rec.reservation()))
+		} else {
+			err = errors.Join(err, s.putAside(s.reservationPath(a)))
+		}
+	}
+	return err
+}
+
+// claims gives the records of this boot by the addresses that they speak of.
+func (s *store) claims(boot string) map[netip.Addr]*record {
+	claimed := map[netip.Addr]*record{}
+	for _, rec := range s.livingRecords(boot) {
+		for _, a := range rec.Addresses {
+			claimed[a] = rec
+		}
+	}
+	return claimed
+}

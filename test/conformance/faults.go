@@ -1,0 +1,43 @@
+package conformance
+
+// faults are what users of CNI plugins and node agents reported, one report of each.
+func faults() []Item {
+	return []Item{
+		{ID: "D1", Report: "containernetworking/plugins#252", Says: "addresses of pods that a reboot took are free at once, and STATUS tells in time"},
+		{ID: "D2", Report: "containernetworking/plugins#498", Says: "empty and half-written files block nothing"},
+		{ID: "D3", Report: "kubernetes/kubernetes#86944", Says: "a DEL that never comes, or without a namespace, costs no address"},
+		{ID: "D5", Report: "cilium/cilium#22067", Says: "pods start and end without the daemon"},
+		{ID: "D6", Report: "cilium/cilium#23870", Says: "no list of plugins before the binaries that it names", When: Later},
+		{ID: "D7", Report: "projectcalico/calico#8932", Says: "no truncated or busy binary while it is replaced", When: Later},
+		{ID: "D8", Report: "containerd/containerd#7196", Says: "a list of plugins is never half-written, nor there before the network works", When: Later},
+		{ID: "D10", Report: "systemd/systemd#21185", Says: "MACs are set when links are made, so udev leaves them alone"},
+		{ID: "D11", Report: "systemd/systemd#25451", Says: "routes that others delete are back within seconds", When: Later},
+		{ID: "D12", Report: "containernetworking/cni#77", Says: "links that others take down are noticed and mended", When: Later},
+		{ID: "D13", Report: "rancher/rke2#10469", Says: "rules that others flush are back within a second", When: Later},
+		{ID: "D14", Report: "flannel-io/flannel#609", Says: "a foreign chain that drops what is forwarded is named", When: Later},
+		{ID: "D15", Report: "containernetworking/plugins#680", Says: "IPv6 addresses are never tentative"},
+		{ID: "D16", Report: "kubernetes/kubernetes#91507", Says: "the node hears no router advertisement of a pod"},
+		{ID: "D17", Report: "cilium/cilium#21819", Says: "IPv6 forwarding does not cost the node its own default route"},
+		{ID: "D18", Report: "kubernetes/kubernetes#92315", Says: "route_localnet is never set"},
+		{ID: "D19", Report: "kubernetes/kubernetes#97076", Says: "external IPs can be limited to ranges", When: Later},
+		{ID: "D20", Report: "flannel-io/flannel#1614", Says: "big packets pass between nodes, also by a tunnel", When: Later},
+		{ID: "D22", Report: "containernetworking/plugins#510", Says: "ADD of an ordinary pod changes no rules"},
+		{ID: "D24", Report: "containernetworking/plugins#683", Says: "a hostPort that is taken is refused with the owner's name", When: Later},
+		{ID: "D25", Report: "containernetworking/plugins#123", Says: "UDP clients of a hostPort leave the dead pod", When: Later},
+		{ID: "D26", Report: "cilium/cilium#13130", Says: "a reverse path filter that others set again is put right", When: Later},
+		{ID: "D27", Report: "openshift/origin#9931", Says: "forwarding that others turned off is told by STATUS"},
+		{ID: "D28", Report: "containernetworking/plugins#858", Says: "a new pod with a used address is reachable at once"},
+		{ID: "D30", Report: "containernetworking/plugins#1121", Says: "no dump of the kernel, so none that is interrupted"},
+		{ID: "D31", Report: "projectcalico/calico#13355", Says: "flowtables drop no new rules", When: Never},
+		{ID: "D32", Report: "kubernetes-sigs/kind#3875", Says: "probes pass a default deny policy", When: Never},
+		{ID: "D33", Report: "cloudnativelabs/kube-router#873", Says: "a policy holds from the first packet", When: Never},
+		{ID: "D34", Report: "kubernetes/kubernetes#20475", Says: "a pod reaches itself by its Service; rows of make parity", When: Never},
+		{ID: "D35", Report: "kubernetes/kubernetes#74839", Says: "packets out of their window skip no translation; R26 of make parity", When: Never},
+		{ID: "D37", Report: "kubernetes-sigs/kind#3713", Says: "no packet is queued to a program", When: Never},
+		{ID: "D38", Report: "kubernetes/kops#4533", Says: "a neighbour table that fills up is told in time", When: Later},
+		{ID: "D39", Report: "containernetworking/cni#1086", Says: "GC with an odd list deletes nothing that lives, and says why it deletes"},
+		{ID: "D40", Report: "kubernetes/kubernetes#142183", Says: "localhost NodePorts follow their Service; rows of make parity", When: Never},
+		{ID: "D42", Report: "kubernetes/kubernetes#100309", Says: "another list of plugins before ours is told", When: Later},
+		{ID: "D43", Report: "containernetworking/plugins#163", Says: "masquerading takes random ports", When: Later},
+	}
+}
