@@ -19,13 +19,13 @@ export ONERULE_BIN := $(CURDIR)/bin
 as_root := sh '$(CURDIR)/test/as-root.sh'
 
 # Packages whose tests need root: in a full run each must have passed some.
-tier := onerule/nft,onerule/daemon,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover
+tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover,onerule/test/process
 
-.PHONY: help build setup test parity demo bench lint clean
+.PHONY: help build setup test soak parity conformance demo bench lint clean
 .NOTPARALLEL:
 
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## build bin/onerule (the CNI plugin) and bin/oneruled (the node daemon)
 	@mkdir -p bin
@@ -52,6 +52,12 @@ test: setup build ## run all tests, as root; PKG=./nft/... runs some of them
 	bin/count -summary bin/summary -tier '$(if $(filter ./...,$(PKG)),$(tier))' \
 		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $(PKG)
 
+# The tests that draw clusters, changes and packets from a seed. A test alone prints as
+# it goes.
+soak: setup build ## compare 5,000 random steps with real packets, and 100,000 in memory, with the oracle: some 10 minutes
+	@ONERULE_PRIVILEGED=1 ONERULE_SOAK=1 go test -count=1 -timeout 60m -v -run '^Test(Rules|Packets)DoWhatTheOracleSays$$' \
+		-exec "$(as_root)" $(TESTFLAGS) ./test/random
+
 # Which run make parity shows, instead of running the tests again.
 IN ?=
 
@@ -66,6 +72,15 @@ else
 	export ONERULE_ETCD ONERULE_KUBE_APISERVER; \
 	bin/parity -save bin/parity.json \
 		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $$(bin/parity -packages)
+endif
+
+conformance: setup build ## run the tests of the CNI plugin, and show item by item what is proven; IN=bin/conformance.json shows the last run
+	@CGO_ENABLED=0 go build -o bin/parity ./test/parity
+ifneq ($(IN),)
+	@bin/parity -of cni -in '$(IN)'
+else
+	@ONERULE_PRIVILEGED=1 bin/parity -of cni -save bin/conformance.json \
+		go test -json -count=1 -p $(P) -timeout 15m -exec "$(as_root)" $(TESTFLAGS) $$(bin/parity -of cni -packages)
 endif
 
 bench: setup build ## measure, and print the figures

@@ -12,11 +12,14 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"onerule/bpf"
 	"onerule/daemon/config"
+	"onerule/daemon/conntrack"
 	"onerule/daemon/health"
 	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
+	"onerule/localproxy"
 	"onerule/nft"
 )
 
@@ -33,6 +36,11 @@ type Config struct {
 	KnownNode bool
 	// Features are the feature gates, for metrics.
 	Features []metrics.Feature
+	// Hits count what endpoints are given; nil: nothing is counted. They are the
+	// daemon's from then on.
+	Hits *bpf.Counters
+	// Lost, if set, says for how long the API server has not been heard.
+	Lost func() time.Duration
 	// Event, if set, tells people of a cluster what they have to know. It does not wait.
 	Event func(Event)
 	Log   logr.Logger
@@ -45,52 +53,57 @@ type Config struct {
 // source.Sink.
 type Daemon struct {
 	*mailbox
-	cfg      Config
-	settings config.Settings
-	addrs    addresses
-	wanted   map[nft.Family]held // what the tables are to hold of addrs
-	held     map[nft.Family]held // what they hold
-	podCIDRs podCIDRs
-	hadNode  bool // the Node object was seen
-	ledger   *plan.Ledger
-	programs map[nft.Family]*nft.Program
-	monitor  *nft.Monitor
-	cleaner  *cleaner
-	metrics  *metrics.Metrics
-	health   *health.Proxy
-	checks   *health.Services
-	notes    map[string][]model.Note
+	cfg           Config
+	settings      config.Settings
+	addrs         addresses
+	wanted        map[nft.Family]held         // what the tables are to hold of addrs
+	held          map[nft.Family]held         // what they hold
+	nodePortAddrs map[nft.Family][]netip.Addr // that take NodePorts
+	podCIDRs      []netip.Prefix              // of the Node object; none: it has none yet
+	patience      *time.Timer                 // runs while they are waited for
+	hadNode       bool                        // the Node object was seen
+	ledger        *plan.Ledger
+	programs      map[nft.Family]*nft.Program
+	monitor       *nft.Monitor
+	cleaners      map[nft.Family]*conntrack.Cleaner
+	full          *fullPins
+	tally         *tally
+	loopback      *localproxy.Proxy
+	rejects       map[bpf.Reject]bool // NodePorts that are refused on loopback addresses
+	metrics       *metrics.Metrics
+	health        *health.Proxy
+	checks        *health.Services
+	notes         map[string][]model.Note
 	// listening is where healthCheckNodePorts are.
-	listening   []netip.Addr
-	warned      map[string]bool
-	loaded      chan struct{} // is closed once all tables are
-	firstLoad   sync.Once
-	hasPodCIDRs chan struct{} // is closed once podCIDRs are known
-	fatal       chan error    // holds the first reason to end
+	listening []netip.Addr
+	warned    map[string]bool
+	loaded    chan struct{} // is closed once all tables are
+	fatal     chan error    // holds the first reason to end
 }
 
 // New prepares a daemon. It writes nothing.
 func New(cfg Config) (*Daemon, error) {
 	d := &Daemon{
-		mailbox:     newMailbox(),
-		cfg:         cfg,
-		settings:    cfg.Settings,
-		addrs:       addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
-		wanted:      map[nft.Family]held{},
-		held:        map[nft.Family]held{},
-		programs:    map[nft.Family]*nft.Program{},
-		notes:       map[string][]model.Note{},
-		warned:      map[string]bool{},
-		loaded:      make(chan struct{}),
-		hasPodCIDRs: make(chan struct{}),
-		fatal:       make(chan error, 1),
+		mailbox:       newMailbox(),
+		cfg:           cfg,
+		settings:      cfg.Settings,
+		addrs:         addresses{node: config.FindNodeIPs(cfg.Settings.BindAddress, nil)},
+		wanted:        map[nft.Family]held{},
+		held:          map[nft.Family]held{},
+		programs:      map[nft.Family]*nft.Program{},
+		cleaners:      map[nft.Family]*conntrack.Cleaner{},
+		nodePortAddrs: map[nft.Family][]netip.Addr{},
+		notes:         map[string][]model.Note{},
+		full:          newFullPins(),
+		warned:        map[string]bool{},
+		loaded:        make(chan struct{}),
+		fatal:         make(chan error, 1),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
+	d.mailbox.atOnce = d.atOnce
+	d.tally = newTally(cfg.Hits, cfg.Log)
+	d.loopback, d.rejects = d.newLoopback(), map[bpf.Reject]bool{}
 	d.observe()
-	d.cleaner = newCleaner(cfg.Families, func(f nft.Family, n int, took time.Duration) {
-		d.metrics.ConntrackPass(familyLabel(f), took, n)
-	}, cfg.Log)
-	d.cleaner.untranslated = func(f nft.Family, n int) { d.metrics.Untranslated(familyLabel(f), n) }
 	monitor, err := nft.OpenMonitor()
 	if err != nil {
 		return nil, err
@@ -104,6 +117,7 @@ func New(cfg Config) (*Daemon, error) {
 		}
 		p.WatchedBy(monitor)
 		d.programs[family] = p
+		d.cleaners[family] = d.newCleaner(family)
 	}
 	return d, nil
 }
@@ -113,7 +127,8 @@ func (d *Daemon) close() error {
 	for _, p := range d.programs {
 		errs = append(errs, p.Close())
 	}
-	errs = append(errs, d.monitor.Close())
+	d.loopback.Close()
+	errs = append(errs, d.monitor.Close(), d.tally.close())
 	return errors.Join(errs...)
 }
 
@@ -133,13 +148,16 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer beside.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil) // before it waits: a panic must end the process, not hang in it
-	beside.Go(func() { d.cleaner.run(ctx) })
+	for _, c := range d.cleaners {
+		beside.Go(func() { c.Run(ctx) })
+	}
 	beside.Go(func() { d.checks.Run(ctx) })
 	beside.Go(func() { d.watch(ctx) })
 	beside.Go(func() { d.takeOver(ctx) })
-	if cfg := d.cfg.Settings; cfg.Detector.Mode == config.NodeCIDR {
-		beside.Go(func() { d.awaitPodCIDRs(ctx) })
-	}
+	beside.Go(func() { d.watchCounters(ctx) })
+	beside.Go(func() { d.tally.run(ctx) })
+	d.awaitPodCIDRs()
+	defer d.stopWaiting()
 	beside.Go(func() { // ends with ctx
 		select {
 		case <-ctx.Done():
@@ -147,7 +165,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
-	loop{wake: d.wake, sync: d.sync, retire: d.retire, unpin: d.unpin, log: d.cfg.Log}.run(ctx)
+	loop{wake: d.wake, sync: d.round, retire: d.retire, unpin: d.unpin, periods: d.periods, log: d.cfg.Log}.run(ctx)
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = cause
 	}

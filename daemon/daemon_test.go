@@ -84,6 +84,42 @@ func TestAChangeInHandWaits(t *testing.T) {
 	})
 }
 
+// What failed to be written is counted until it is, each object once.
+func TestObjectsWaitUntilTheyAreWritten(t *testing.T) {
+	m := newMailbox()
+	asked := 0
+	m.asked = func() { asked++ }
+	m.HostAddrs(nil)
+	m.Synced()
+	slice := model.Change{Key: model.Key{Kind: model.KindEndpointSlice, Name: model.Name{Name: "a-1"}}}
+	check := func(when string, slices, services int) {
+		t.Helper()
+		if gotSlices, gotServices := m.unwritten(); gotSlices != slices || gotServices != services {
+			t.Errorf("%s: got %d slices and %d Services, want %d and %d", when, gotSlices, gotServices, slices, services)
+		}
+	}
+	check("at first", 0, 0)
+	m.Changed(service("a"))
+	m.Changed(service("b"))
+	m.Changed(slice)
+	check("in the box", 1, 2)
+	m.take()
+	m.Changed(service("b"))
+	check("taken, and one changed again", 1, 2)
+	m.written(false)
+	check("not written", 1, 2)
+	m.take()
+	m.Changed(slice)
+	m.written(true)
+	check("written, but for what came meanwhile", 1, 0)
+	m.take()
+	m.written(true)
+	check("all", 0, 0)
+	if want := 7; asked != want {
+		t.Errorf("a sync was asked for %d times, want %d", asked, want)
+	}
+}
+
 func TestSpellGivesEachFamilyItsOwn(t *testing.T) {
 	four, six := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")
 	ep4, ep6 := netip.MustParseAddrPort("10.0.0.1:8080"), netip.MustParseAddrPort("[fd00::1]:8080")

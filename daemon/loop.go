@@ -16,6 +16,10 @@ const (
 	// A failed write is tried again after firstRetry, then twice as long each time.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
+	// usualPause is kube-proxy's default for the time between two syncs, which spares a
+	// proxier that lists and writes much. A write of ours costs what has changed, so it
+	// need not wait; who asks for more than the default wants quiet, and gets it.
+	usualPause = time.Second
 )
 
 // A loop decides when to write.
@@ -24,7 +28,10 @@ type loop struct {
 	sync   func(context.Context) error
 	retire func(ctx context.Context, now time.Time)
 	unpin  func(now time.Time) (next time.Time, more bool)
-	log    logr.Logger
+	// periods are how long after a sync the next one may begin, and the longest wait for
+	// the repetition of one that failed.
+	periods func() (least, most time.Duration)
+	log     logr.Logger
 }
 
 // run works until ctx ends.
@@ -32,10 +39,10 @@ func (l loop) run(ctx context.Context) {
 	tick := time.NewTicker(retireEvery)
 	defer tick.Stop()
 	wait := firstRetry
-	var retry, again <-chan time.Time
+	var retry, again, pause <-chan time.Time
 	for {
 		wake := l.wake
-		if retry != nil {
+		if retry != nil || pause != nil {
 			wake = nil // what comes in now joins the next try: each may read the whole kernel
 		}
 		select {
@@ -43,26 +50,38 @@ func (l loop) run(ctx context.Context) {
 			return
 		case <-wake:
 		case <-retry:
+		case <-pause:
+			pause = nil
+			continue
 		case now := <-again:
 			again = l.unpinAt(now)
 			continue
 		case now := <-tick.C:
 			l.retire(ctx, now)
-			if retry != nil {
+			if retry != nil || pause != nil {
 				continue
 			}
 		}
 		retry = nil
 		err := l.sync(ctx)
 		again = l.unpinAt(time.Now())
+		least, most := l.periods()
 		if err == nil || ctx.Err() != nil {
-			wait = firstRetry
+			wait, pause = firstRetry, pauseOf(least)
 			continue
 		}
 		l.log.Error(err, "the tables are not as they should be, trying again", "after", wait)
 		retry = time.After(wait)
-		wait = min(2*wait, lastRetry)
+		wait = min(2*wait, lastRetry, most)
 	}
+}
+
+// pauseOf ends after a period between two syncs, if that is more than usual.
+func pauseOf(least time.Duration) <-chan time.Time {
+	if least <= usualPause {
+		return nil
+	}
+	return time.After(least)
 }
 
 // unpinAt deletes pins, and says when to do it again: never, if it gives nil.

@@ -19,6 +19,7 @@ type looped struct {
 	m       *mailbox
 	start   time.Time
 	failing atomic.Bool
+	takes   atomic.Int64 // how long a sync takes
 	syncs   record[time.Duration]
 	retires record[time.Duration]
 }
@@ -50,6 +51,12 @@ func (r *record[T]) all() []T {
 // runLoop runs a loop beside f, until f ends.
 func runLoop(t *testing.T, f func(*looped)) {
 	t.Helper()
+	runLoopWith(t, time.Second, 30*time.Second, f)
+}
+
+// runLoopWith is runLoop with periods between syncs.
+func runLoopWith(t *testing.T, least, most time.Duration, f func(*looped)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		l := &looped{m: newMailbox(), start: time.Now()}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -59,13 +66,15 @@ func runLoop(t *testing.T, f func(*looped)) {
 			loop{wake: l.m.wake, log: logr.Discard(),
 				sync: func(context.Context) error {
 					l.syncs.add(time.Since(l.start))
+					<-time.After(time.Duration(l.takes.Load()))
 					if l.failing.Load() {
 						return errors.New("refused")
 					}
 					return nil
 				},
-				retire: func(context.Context, time.Time) { l.retires.add(time.Since(l.start)) },
-				unpin:  func(time.Time) (time.Time, bool) { return time.Time{}, false },
+				retire:  func(context.Context, time.Time) { l.retires.add(time.Since(l.start)) },
+				unpin:   func(time.Time) (time.Time, bool) { return time.Time{}, false },
+				periods: func() (time.Duration, time.Duration) { return least, most },
 			}.run(ctx)
 		}()
 		f(l)
@@ -109,7 +118,7 @@ func TestChangesDoNotHastenTheNextTry(t *testing.T) {
 	})
 }
 
-func TestAFailedTryIsRepeatedWithoutAChange(t *testing.T) {
+func TestA14_5AFailedTryIsRepeatedWithoutAChange(t *testing.T) {
 	runLoop(t, func(l *looped) {
 		l.failing.Store(true)
 		l.m.Changed(service("a"))
@@ -122,7 +131,7 @@ func TestAFailedTryIsRepeatedWithoutAChange(t *testing.T) {
 	})
 }
 
-func TestAChangeIsWrittenAtOnce(t *testing.T) {
+func TestA14_4AChangeIsWrittenAtOnce(t *testing.T) {
 	runLoop(t, func(l *looped) {
 		<-time.After(time.Second)
 		l.m.Changed(service("a"))
@@ -131,6 +140,49 @@ func TestAChangeIsWrittenAtOnce(t *testing.T) {
 		synctest.Wait()
 		if diff := cmp.Diff(milliseconds(1000, 2000), l.syncs.all()); diff != "" {
 			t.Errorf("writes (-want +got): %s", diff)
+		}
+	})
+}
+
+// A write takes all that came in while the one before went on.
+func TestA14_4ChangesOfAMomentAreOneWrite(t *testing.T) {
+	runLoop(t, func(l *looped) {
+		l.takes.Store(int64(105 * time.Millisecond))
+		l.busy(time.Second)
+		<-time.After(time.Second)
+		if diff := cmp.Diff(milliseconds(0, 105, 210, 315, 420, 525, 630, 735, 840, 945, 1050), l.syncs.all()); diff != "" {
+			t.Errorf("writes of 100 changes (-want +got): %s", diff)
+		}
+	})
+}
+
+// Who asks for more time between writes than kube-proxy's default gets it.
+func TestA14_4TheShortestPeriodIsKeptWhereItIsLong(t *testing.T) {
+	runLoopWith(t, 4*time.Second, 30*time.Second, func(l *looped) {
+		<-time.After(time.Second)
+		l.busy(14 * time.Second)
+		if diff := cmp.Diff(milliseconds(1000, 5000, 9000, 13000), l.syncs.all()); diff != "" {
+			t.Errorf("writes (-want +got): %s", diff)
+		}
+		<-time.After(4500 * time.Millisecond) // the last of the changes
+		l.syncs.clear()
+		<-time.After(8 * time.Second)
+		l.m.Changed(service("a"))
+		synctest.Wait()
+		if n := len(l.syncs.all()); n == 0 {
+			t.Error("a change waits although nothing was written for long")
+		}
+	})
+}
+
+func TestA14_5TheSyncPeriodBoundsTheWait(t *testing.T) {
+	runLoopWith(t, 0, time.Second, func(l *looped) {
+		l.failing.Store(true)
+		l.m.Changed(service("a"))
+		<-time.After(4 * time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff(milliseconds(0, 100, 300, 700, 1500, 2500, 3500), l.syncs.all()); diff != "" {
+			t.Errorf("tries (-want +got): %s", diff)
 		}
 	})
 }

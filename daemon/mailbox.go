@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -15,7 +16,12 @@ import (
 type mailbox struct {
 	mu      sync.Mutex
 	letters letters
-	inHand  time.Time // since when a change that the loop took has been waiting
+	inHand  time.Time                  // since when a change that the loop took has been waiting
+	hand    map[model.Key]model.Change // what the loop took last, until it is written
+	failed  map[model.Key]bool         // what it took before, and could not write
+	pins    []pinsRead                 // readings that have ended
+	asked   func()                     // is called for all that asks for a sync; nil: nothing is
+	atOnce  func() int                 // how many changes are taken at once; 0, and nil: all
 	synced  bool
 	hosted  bool          // HostAddrs was called
 	wake    chan struct{} // holds one token while there is something to take
@@ -81,6 +87,14 @@ func (m *mailbox) put(f func()) {
 	m.mu.Lock()
 	f()
 	m.mu.Unlock()
+	if m.asked != nil {
+		m.asked()
+	}
+	m.poke()
+}
+
+// poke wakes the loop.
+func (m *mailbox) poke() {
 	select {
 	case m.wake <- struct{}{}:
 	default:
@@ -98,7 +112,14 @@ func (m *mailbox) take() (letters, bool) {
 	}
 	l := m.letters
 	m.letters = newLetters()
+	if m.atOnce != nil {
+		if rest := l.hold(m.atOnce()); len(rest) > 0 {
+			m.letters.changes, m.letters.since = rest, l.since
+			m.poke()
+		}
+	}
 	m.inHand = l.since
+	m.hand = l.changes
 	return l, true
 }
 
@@ -118,4 +139,61 @@ func (m *mailbox) waiting() time.Time {
 		return m.inHand
 	}
 	return m.letters.since
+}
+
+// written says whether what was taken, by now, is in the kernel.
+func (m *mailbox) written(all bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if all {
+		m.hand, m.failed = nil, nil
+		return
+	}
+	if m.failed == nil && len(m.hand) > 0 {
+		m.failed = map[model.Key]bool{}
+	}
+	for key := range m.hand {
+		m.failed[key] = true
+	}
+	m.hand = nil
+}
+
+// unwritten counts the objects whose last change is not in the kernel.
+func (m *mailbox) unwritten() (slices, services int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := maps.Clone(m.failed)
+	if all == nil {
+		all = map[model.Key]bool{}
+	}
+	for _, changes := range []map[model.Key]model.Change{m.hand, m.letters.changes} {
+		for key := range changes {
+			all[key] = true
+		}
+	}
+	for key := range all {
+		switch key.Kind {
+		case model.KindEndpointSlice:
+			slices++
+		case model.KindService:
+			services++
+		}
+	}
+	return slices, services
+}
+
+// pinsRead takes in that pins were read.
+func (m *mailbox) pinsRead(r pinsRead) {
+	m.mu.Lock()
+	m.pins = append(m.pins, r)
+	m.mu.Unlock()
+	m.poke()
+}
+
+func (m *mailbox) takePins() []pinsRead {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := m.pins
+	m.pins = nil
+	return list
 }

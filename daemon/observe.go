@@ -52,30 +52,53 @@ func (d *Daemon) observe() {
 			})
 		},
 	})
+	d.asked = func() {
+		for _, label := range labels {
+			d.metrics.Queued(label)
+		}
+	}
 	d.metrics = metrics.New(metrics.Config{
 		Version:            d.cfg.Version,
 		Families:           labels,
 		ForeignKinds:       foreignKinds(),
 		Features:           d.cfg.Features,
-		LocalhostNodePorts: d.settings.LocalhostNodePorts,
+		LocalhostNodePorts: d.settings.LocalhostNodePorts || d.onLoopback(nft.IPv4) || d.onLoopback(nft.IPv6),
 		PendingAge:         d.health.Pending,
-		Counters:           counters,
+		Pending:            d.unwritten,
+		Lost:               d.cfg.Lost,
+		Counters:           d.counters,
+		HitsMode:           d.tally.mode(),
+		Hits:               d.tally.hits,
+		EndpointMetrics:    metrics.EndpointMetrics(d.settings.EndpointMetrics),
 		Log:                d.cfg.Log,
 	})
 	d.metrics.Skipped(nil)
+	d.metrics.Lacks("fib", d.cfg.WithoutFib)
+}
+
+// periods are those of syncs: see loop. Nothing delays the first load.
+func (d *Daemon) periods() (least, most time.Duration) {
+	if d.isLoaded() {
+		least = d.settings.MinSyncPeriod
+	}
+	return least, max(d.settings.SyncPeriod, firstRetry)
 }
 
 // staleAfter is how long a change may wait for the kernel.
 func staleAfter(s config.Settings) time.Duration { return 2 * s.SyncPeriod }
 
 // counters reads what the rules of a family have counted.
-func counters(_ context.Context, label string) (metrics.Counters, error) {
+func (d *Daemon) counters(_ context.Context, label string) (metrics.Counters, error) {
 	family := nft.IPv4
 	if label == familyLabel(nft.IPv6) {
 		family = nft.IPv6
 	}
-	named, err := nft.Counters(family)
-	return metrics.Counters{Named: named}, err
+	named, err := d.readCounters(family)
+	if err != nil {
+		return metrics.Counters{}, err
+	}
+	rejected, err := d.tally.rejected(family == nft.IPv6)
+	return metrics.Counters{Named: named, LocalhostRejected: rejected}, err
 }
 
 func familyLabel(f nft.Family) string { return config.Family(f).String() }
@@ -93,6 +116,32 @@ func (d *Daemon) did(family nft.Family, before nft.Operations, p *nft.Program) {
 	})
 	elements, rules := p.Sizes()
 	d.metrics.Holds(label, elements, rules)
+}
+
+// round is sync, and takes note of whether all that came in is in the kernel: also where
+// nothing had to be written for it, or nothing could be yet.
+func (d *Daemon) round(ctx context.Context) error {
+	err := d.sync(ctx)
+	d.tellFull(time.Now())
+	all := err == nil && d.isLoaded()
+	d.written(all)
+	if !all {
+		return err
+	}
+	for _, f := range d.cfg.Families {
+		d.metrics.UpToDate(familyLabel(f))
+	}
+	return nil
+}
+
+// isLoaded says whether all tables were loaded once.
+func (d *Daemon) isLoaded() bool {
+	select {
+	case <-d.loaded:
+		return true
+	default:
+		return false
+	}
 }
 
 // HealthHandler answers /healthz, which is 503 until everything has been loaded, and

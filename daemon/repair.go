@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"onerule/daemon/plan"
 	"onerule/nft"
 )
 
@@ -32,6 +33,26 @@ func (d *Daemon) watch(ctx context.Context) {
 	}
 }
 
+// listen begins to see what others do to our tables, once they are loaded: see
+// nft.Monitor. If somebody wrote anything meanwhile, they are looked at again.
+func (d *Daemon) listen(ctx context.Context) error {
+	ours := 0
+	for _, p := range d.programs {
+		ours += p.Done().Transactions
+	}
+	alone, err := d.monitor.Listen(ours)
+	if alone || err != nil {
+		return err
+	}
+	for _, family := range d.cfg.Families {
+		d.programs[family].Doubt()
+		if err := d.syncFamily(ctx, family, plan.NewKeys()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // repair makes the tables that others changed be read and written again, and says so.
 func (d *Daemon) repair(found []nft.Foreign) {
 	for _, f := range found {
@@ -40,7 +61,7 @@ func (d *Daemon) repair(found []nft.Foreign) {
 		d.event(Event{Object: d.nodeKey(), Reason: "RulesChangedByOthers", Note: f.String()})
 		for family, p := range d.programs {
 			if f.Family == 0 || f.Family == family {
-				p.Doubt(f.Kind)
+				p.Doubt()
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,19 +16,13 @@ import (
 // ranges.
 const podCIDRsPatience = 5 * time.Minute
 
-// podCIDRs are the ranges of pods that the Node object says.
-type podCIDRs struct {
-	list  []netip.Prefix
-	known bool
-}
-
 // clusterCIDRs gives the ranges that tell pods from others.
 func (d *Daemon) clusterCIDRs() []netip.Prefix {
 	switch d.settings.Detector.Mode {
 	case config.ClusterCIDR:
 		return d.settings.ClusterCIDRs
 	case config.NodeCIDR:
-		return d.podCIDRs.list
+		return d.podCIDRs
 	}
 	return nil
 }
@@ -39,6 +32,7 @@ func (d *Daemon) planConfig() plan.Config {
 		NodeName:           d.settings.Node,
 		ClusterCIDRs:       d.clusterCIDRs(),
 		WithoutExternalIPs: !d.settings.ExternalIPs,
+		KeepListed:         d.cfg.Settings.ResetRemovedEndpoints,
 	}
 }
 
@@ -50,6 +44,7 @@ func (d *Daemon) skeleton(family nft.Family) nft.Config {
 		MasqueradeAll:       d.settings.MasqueradeAll,
 		NodePortsEverywhere: d.addrs.everywhere(d.settings, family),
 		RefuseWithoutLocal:  d.settings.RejectWithoutLocalEndpoints,
+		LocalhostNodePorts:  d.onLoopback(family),
 		WithoutFib:          d.cfg.WithoutFib,
 	}
 	switch d.settings.Detector.Mode {
@@ -83,11 +78,12 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	}
 	if l.hasHost {
 		d.addrs.host = l.host
-		d.cleaner.hostAddrs(l.host)
 	}
 	if hasNode {
 		d.adoptNode(node.Node)
 	}
+	d.checkPodCIDRs()
+	d.awaitPodCIDRs()
 	d.warn()
 	if at := d.listenAt(); !slices.Equal(at, d.listening) {
 		d.listening = at
@@ -95,6 +91,7 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 	}
 	for _, family := range d.cfg.Families {
 		d.wanted[family] = d.addrs.held(d.settings, family, !d.cfg.WithoutFib)
+		d.adoptNodePortAddrs(family)
 	}
 	for family, old := range before {
 		if now := d.skeleton(family); now != old {
@@ -111,8 +108,7 @@ func (d *Daemon) nodeKey() model.Key {
 	return model.Key{Kind: model.KindNode, Name: model.Name{Name: d.settings.Node}}
 }
 
-// adoptNode takes the Node object in. Its ranges of pods must not change where pods
-// are told by them.
+// adoptNode takes the Node object in.
 func (d *Daemon) adoptNode(n *model.Node) {
 	if n == nil {
 		if d.cfg.KnownNode && d.hadNode {
@@ -125,41 +121,75 @@ func (d *Daemon) adoptNode(n *model.Node) {
 	d.hadNode = true
 	d.health.SetEligible(!n.Leaving)
 	d.addrs.node = config.FindNodeIPs(d.settings.BindAddress, n.Addrs)
-	if d.settings.Detector.Mode != config.NodeCIDR || len(n.PodCIDRs) == 0 {
-		return
-	}
-	if d.podCIDRs.known && !slices.Equal(d.podCIDRs.list, n.PodCIDRs) {
-		d.end(fmt.Errorf("node %s: spec.podCIDRs was %v and is %v: pods are told by them, which takes a restart", n.Name, d.podCIDRs.list, n.PodCIDRs))
-		return
-	}
-	if !d.podCIDRs.known {
-		close(d.hasPodCIDRs)
-	}
-	d.podCIDRs = podCIDRs{slices.Clone(n.PodCIDRs), true}
+	d.adoptPodCIDRs(n)
 }
 
-// awaitsNode says whether rules cannot be written yet, because the ranges of pods are
-// not known.
-func (d *Daemon) awaitsNode() bool {
-	return d.settings.Detector.Mode == config.NodeCIDR && !d.podCIDRs.known
+// adoptPodCIDRs takes in which ranges of pods the Node object says. They must not change
+// where pods are told by them.
+func (d *Daemon) adoptPodCIDRs(n *model.Node) {
+	changed := len(d.podCIDRs) > 0 && !slices.Equal(d.podCIDRs, n.PodCIDRs)
+	switch {
+	case len(n.PodCIDRs) == 0:
+	case changed && d.byPodCIDRs():
+		d.end(fmt.Errorf("node %s: spec.podCIDRs was %v and is %v: pods are told by them, which takes a restart", n.Name, d.podCIDRs, n.PodCIDRs))
+	default:
+		d.podCIDRs = slices.Clone(n.PodCIDRs)
+	}
+}
+
+// byPodCIDRs says whether pods are told by the ranges of the Node object.
+func (d *Daemon) byPodCIDRs() bool { return d.settings.Detector.Mode == config.NodeCIDR }
+
+// checkPodCIDRs ends the daemon if pods are told by ranges that are all of the family
+// that is not the node's primary one. Which one is primary follows from its addresses:
+// as long as it has none, two families are both taken for it.
+func (d *Daemon) checkPodCIDRs() {
+	if !d.byPodCIDRs() || len(d.cfg.Families) > 1 && !d.addrs.node.Known() {
+		return
+	}
+	families := []config.Family{d.addrs.node.Primary}
+	if len(d.cfg.Families) == 1 {
+		families[0] = config.Family(d.cfg.Families[0])
+	}
+	if _, err := d.settings.CheckFamilies(families, d.podCIDRs); err != nil {
+		d.podCIDRs = nil // nothing is written with them
+		d.end(err)
+	}
+}
+
+// awaitsPodCIDRs says whether rules cannot be written yet, because the ranges of pods
+// are not known.
+func (d *Daemon) awaitsPodCIDRs() bool { return d.byPodCIDRs() && len(d.podCIDRs) == 0 }
+
+// awaitPodCIDRs ends the daemon if the Node object gets no ranges in time.
+func (d *Daemon) awaitPodCIDRs() {
+	switch awaits := d.awaitsPodCIDRs(); {
+	case awaits && d.patience == nil:
+		d.patience = time.AfterFunc(podCIDRsPatience, func() {
+			d.end(fmt.Errorf("node %s has no spec.podCIDRs after %s: pods are told by them", d.cfg.Settings.Node, podCIDRsPatience))
+		})
+	case !awaits:
+		d.stopWaiting()
+	}
+}
+
+func (d *Daemon) stopWaiting() {
+	if d.patience != nil {
+		d.patience.Stop()
+		d.patience = nil
+	}
 }
 
 // warn logs once where NodePorts are open at more addresses than one may think.
 func (d *Daemon) warn() {
-	for _, line := range d.settings.NodePortWarnings(d.addrs.node, d.podCIDRs.list) {
+	var ranges []netip.Prefix
+	if d.byPodCIDRs() {
+		ranges = d.podCIDRs
+	}
+	for _, line := range d.settings.NodePortWarnings(d.addrs.node, ranges) {
 		if !d.warned[line] {
 			d.warned[line] = true
 			d.cfg.Log.Info(line)
 		}
-	}
-}
-
-// awaitPodCIDRs ends the daemon if the Node object gets no ranges in time.
-func (d *Daemon) awaitPodCIDRs(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-	case <-d.hasPodCIDRs:
-	case <-time.After(podCIDRsPatience):
-		d.end(fmt.Errorf("node %s has no spec.podCIDRs after %s: pods are told by them", d.cfg.Settings.Node, podCIDRsPatience))
 	}
 }

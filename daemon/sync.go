@@ -34,7 +34,7 @@ func (d *Daemon) sync(ctx context.Context) error {
 		d.tellChecks()
 	}
 	d.counted(l)
-	if d.awaitsNode() {
+	if d.awaitsPodCIDRs() {
 		return nil
 	}
 	var errs []error
@@ -50,7 +50,12 @@ func (d *Daemon) sync(ctx context.Context) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	d.firstLoad.Do(func() { close(d.loaded) })
+	if !d.isLoaded() {
+		if err := d.listen(ctx); err != nil {
+			return err
+		}
+		close(d.loaded)
+	}
 	if len(l.changes) > 0 {
 		took := time.Since(since)
 		d.metrics.Changed(took)
@@ -99,7 +104,17 @@ func changesOf(l letters) []model.Change {
 	return list
 }
 
+// syncFamily brings what was touched into a table, and has the flows cleaned that this
+// makes stale: once it is in, also those of writes before it that failed.
 func (d *Daemon) syncFamily(ctx context.Context, family nft.Family, touched plan.Keys) error {
+	if err := d.writeFamily(ctx, family, touched); err != nil {
+		return err
+	}
+	d.cleaners[family].Written()
+	return nil
+}
+
+func (d *Daemon) writeFamily(ctx context.Context, family nft.Family, touched plan.Keys) error {
 	p := d.programs[family]
 	now := d.wanted[family]
 	moved := d.held[family].changed(now)
@@ -107,21 +122,18 @@ func (d *Daemon) syncFamily(ctx context.Context, family nft.Family, touched plan
 		return nil
 	}
 	before, start, full := p.Done(), time.Now(), !p.Known()
-	flows, err := d.write(ctx, family, p, touched, now, moved)
+	err := d.write(ctx, family, p, touched, now, moved)
 	d.did(family, before, p)
 	d.metrics.Synced(familyLabel(family), time.Since(start), full, err)
 	if err != nil {
 		return err
 	}
 	d.held[family] = now
-	d.cleaner.add(family, flows)
 	return nil
 }
 
-// write updates a table, or loads it where its state is not known. It gives what to look
-// for among the flows to its frontends. A load looks at all, so that nothing is lost by a
-// write that failed.
-func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, touched plan.Keys, h held, moved addrs) (marks, error) {
+// write updates a table, or loads it where its state is not known.
+func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, touched plan.Keys, h held, moved addrs) error {
 	if !p.Known() {
 		return d.load(ctx, family, p, h)
 	}
@@ -129,41 +141,40 @@ func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, t
 	out := d.ledger.Decide(all)
 	keys, want := Spell(family, all, out)
 	h.spell(keys, want)
-	return d.marks(family, all, out, p.Has), p.Update(ctx, keys, want)
-}
-
-// marks says what to look for among the flows to frontends that change. was says whether
-// one was ours before.
-func (d *Daemon) marks(family nft.Family, keys plan.Keys, out plan.Outcome, was func(nft.Frontend) bool) marks {
-	m := marks{}
-	for f := range keys.Frontends {
-		if f.InFamily() != plan.Family(family) {
-			continue
-		}
-		decision, ours := out.Decisions[f]
-		one := mark{untranslated: ours && !was(frontend(f)), lasting: f.Protocol != model.TCP, serving: decision.Serving}
-		if one.untranslated || one.lasting {
-			m[frontend(f)] = one
-		}
+	d.spellLoopback(family, want)
+	d.expect(family, all, out, p.Has)
+	changed := d.countedOf(plan.Family(family), all, out)
+	d.tally.begin(changed)
+	if err := p.Update(ctx, keys, want); err != nil {
+		return err
 	}
-	return m
+	d.tally.end(changed)
+	d.serveLoopback(family, all, out)
+	return nil
 }
 
-func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h held) (marks, error) {
+// load makes a table hold everything, whatever it holds now.
+func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h held) error {
 	start := time.Now()
 	all := withAddrs(d.ledger.All().In(plan.Family(family)), h.all())
 	out := d.ledger.Decide(all)
 	keys, want := Spell(family, all, out)
 	h.spell(keys, want)
-	flows := d.marks(family, all, out, func(nft.Frontend) bool { return false })
+	d.spellLoopback(family, want)
+	d.expect(family, all, out, func(nft.Frontend) bool { return false })
 	first, _ := Spell(family, d.ledger.Of(first), plan.Outcome{})
 	afresh := p.Done().Afresh
-	if err := p.Load(ctx, want, first); err != nil {
-		return nil, err
+	err := p.Load(ctx, want, first)
+	d.expectGone(family, p.Gone())
+	if err != nil {
+		return err
 	}
 	if p.Done().Afresh > afresh {
 		d.cfg.Log.Info("the table was changed by others so that rules could not be written over it, and is begun afresh", "table", fmt.Sprint(family, " ", nft.TableName))
 	}
+	d.tally.load(plan.Family(family), d.countedOf(plan.Family(family), all, out))
+	d.keepLoopback(family, out)
+	d.serveLoopback(family, all, out)
 	go giveBack() // ends by itself, after a collection
 	elements, rules := p.Sizes()
 	total := 0
@@ -171,8 +182,8 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h 
 		total += n
 	}
 	d.cfg.Log.Info("table loaded", "table", fmt.Sprint(family, " ", nft.TableName),
-		"frontends", len(flows), "elements", total, "rules", rules, "took", time.Since(start).Round(time.Millisecond))
-	return flows, nil
+		"frontends", len(keys.Frontends), "elements", total, "rules", rules, "took", time.Since(start).Round(time.Millisecond))
+	return nil
 }
 
 // withAddrs gives keys that name addresses, too.
@@ -199,38 +210,13 @@ func (d *Daemon) retire(ctx context.Context, now time.Time) {
 		n, err := p.Retire(ctx, now, retireAfter)
 		d.did(family, before, p)
 		if err != nil {
+			d.metrics.CleanupFailed(familyLabel(family))
 			d.cfg.Log.Error(err, "rules for unused numbers of endpoints and session affinities are not deleted")
 		}
 		if n > 0 {
 			d.cfg.Log.V(2).Info("deleted rules for unused numbers of endpoints and session affinities", "numbers", n)
 		}
 	}
-}
-
-// unpin deletes pins to endpoints that left, and says when to look again.
-func (d *Daemon) unpin(now time.Time) (next time.Time, more bool) {
-	for _, family := range d.cfg.Families {
-		p := d.programs[family]
-		if at, ok := p.StaleAt(); !ok || at.After(now) {
-			next, more = sooner(next, more, at, ok)
-			continue
-		}
-		before := p.Done()
-		n, err := p.Unpin(now)
-		d.did(family, before, p)
-		if err != nil {
-			d.cfg.Log.Error(err, "clients may stay pinned to endpoints that left, trying again", "table", fmt.Sprint(family, " ", nft.TableName))
-		}
-		if n > 0 {
-			d.cfg.Log.V(2).Info("deleted pins to endpoints that left", "pins", n)
-		}
-		at, ok := p.StaleAt()
-		if err != nil {
-			at, ok = now.Add(time.Second), true
-		}
-		next, more = sooner(next, more, at, ok)
-	}
-	return next, more
 }
 
 func sooner(a time.Time, hasA bool, b time.Time, hasB bool) (time.Time, bool) {

@@ -22,9 +22,18 @@ import (
 // newDaemon gives a daemon for IPv4 in a namespace. Its cleaner does not run.
 func newDaemon(t *testing.T, ns *netns.NS) *Daemon {
 	t.Helper()
+	return newDaemonOf(t, ns, testSettings())
+}
+
+func testSettings() config.Settings {
+	return config.Settings{Node: "n1", MasqueradeBit: 14, SyncPeriod: 30 * time.Second}
+}
+
+func newDaemonOf(t *testing.T, ns *netns.NS, s config.Settings) *Daemon {
+	t.Helper()
 	var d *Daemon
 	err := ns.Do(func() (err error) {
-		d, err = New(Config{Settings: config.Settings{Node: "n1", MasqueradeBit: 14, SyncPeriod: 30 * time.Second}, Families: []nft.Family{nft.IPv4}, Version: "test", Log: logr.Discard()})
+		d, err = New(Config{Settings: s, Families: []nft.Family{nft.IPv4}, Version: "test", Log: logr.Discard()})
 		return err
 	})
 	if err != nil {
@@ -46,34 +55,6 @@ func web(d *Daemon, endpoints int) {
 		s.Endpoints = append(s.Endpoints, model.Endpoint{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Ready: true, Serving: true})
 	}
 	d.Changed(model.Change{Key: model.Key{Kind: model.KindEndpointSlice, Name: n}, EndpointSlice: s})
-}
-
-// Flows to a frontend that began before it was ours are cleaned: all frontends' after a
-// load, new ones' after a change.
-func TestConntrackIsCleanedOfWhatIsNew(t *testing.T) {
-	ns := netns.New(t, "node")
-	d := newDaemon(t, ns)
-	d.Synced()
-	sync := func(when string, want map[nft.Family]marks) {
-		t.Helper()
-		if err := ns.Do(func() error { return d.sync(t.Context()) }); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(fmt.Sprint(want), fmt.Sprint(d.cleaner.take())); diff != "" {
-			t.Errorf("%s: frontends to clean (-want +got): %s", when, diff)
-		}
-	}
-	f := nft.Frontend{Addr: netip.MustParseAddr("10.96.0.1"), Protocol: 6, Port: 80}
-	none := map[nft.Family]marks{}
-	begun := map[nft.Family]marks{nft.IPv4: {f: {untranslated: true}}}
-	web(d, 1)
-	sync("the first load", begun)
-	web(d, 2)
-	sync("another endpoint", none)
-	d.Changed(model.Change{Key: model.Key{Kind: model.KindService, Name: model.Name{Namespace: "ns", Name: "web"}}})
-	sync("the Service goes", none)
-	web(d, 2)
-	sync("it comes back", begun)
 }
 
 func TestRulesForUnusedNumbersGo(t *testing.T) {

@@ -12,67 +12,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleDigests gives a digest of the rules of each chain of our table that has any, in
-// hex, as the kernel has them: their expressions and their order, not their handles and
-// not what they have counted. The same text gives the same digests only with the same
-// nft, which may spell a rule in other expressions than another one.
-func ruleDigests(d *dump, family Family) (map[string]string, error) {
+// sealPrefix begins the name of an empty chain that says what the rules were when they
+// were last written: whoever exchanges one of them breaks the seal. It is written by a
+// transaction of its own, since only the kernel tells how it has them: one that is
+// missing costs that they are written again.
+const sealPrefix = "rules-"
+
+// sealOf gives the name of the chain for a digest of all rules.
+func sealOf(digest string) string { return sealPrefix + digest }
+
+// digests are of the rules of each chain of our table that has any, as the kernel has
+// them: their expressions and their order, not their handles and not what they have
+// counted. The same text gives the same digests only with the same nft, which may spell
+// a rule in other expressions than another one.
+type digests map[string]hash.Hash
+
+func readDigests(d *dump, family Family) (digests, error) {
 	request, err := tableRequest(family)
 	if err != nil {
 		return nil, err
 	}
-	chains := map[string]hash.Hash{}
+	chains := digests{}
 	err = d.run(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, request, func(body []byte) error {
-		return digestRule(chains, body[nfgenSize:])
+		r, err := parseRule(body[nfgenSize:])
+		if err != nil || r.table != TableName {
+			return err
+		}
+		return chains.add(r)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the rules of table %s %s: %w", family, TableName, err)
 	}
-	digests := map[string]string{}
-	for name, h := range chains {
-		digests[name] = hex.EncodeToString(h.Sum(nil)[:digestSize])
-	}
-	return digests, nil
+	return chains, nil
 }
 
 // digestSize is in bytes.
 const digestSize = 8
 
-// rulesDigest is a digest of all chains: short enough for a name.
-func rulesDigest(chains map[string]string) string {
+// all gives a digest of all chains, in hex: short enough for a name.
+func (d digests) all() string {
 	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(chains)) {
-		_, _ = fmt.Fprintf(h, "%q %s\n", name, chains[name]) // a hash takes everything
+	for _, name := range slices.Sorted(maps.Keys(d)) {
+		_, _ = fmt.Fprintf(h, "%q %x\n", name, d[name].Sum(nil)) // a hash takes everything
 	}
 	return hex.EncodeToString(h.Sum(nil)[:digestSize])
 }
 
-// digestRule adds a rule to the digest of its chain. The kernel gives the rules of a
-// chain in order.
-func digestRule(chains map[string]hash.Hash, attrs []byte) error {
-	var table, chain string
-	var expressions []byte
-	err := eachAttr(attrs, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NFTA_RULE_TABLE:
-			table = goString(v)
-		case unix.NFTA_RULE_CHAIN:
-			chain = goString(v)
-		case unix.NFTA_RULE_EXPRESSIONS:
-			expressions = v
-		}
-		return nil
-	})
-	if err != nil || table != TableName {
-		return err
-	}
-	h, ok := chains[chain]
+// add adds a rule to the digest of its chain. The kernel gives the rules of a chain in
+// order.
+func (d digests) add(r kernelRule) error {
+	h, ok := d[r.chain]
 	if !ok {
 		h = sha256.New()
-		chains[chain] = h
+		d[r.chain] = h
 	}
 	part(h, []byte("rule"))
-	return eachAttr(expressions, func(_ uint16, v []byte) error { return digestExpression(h, v) })
+	return eachAttr(r.expressions, func(_ uint16, v []byte) error { return digestExpression(h, v) })
 }
 
 // digestExpression leaves out what a counter has counted. Named counters, and the maps

@@ -7,6 +7,7 @@ const (
 	RefusedNoEndpoints = "refused-no-endpoints"
 	RefusedNoPort      = "refused-no-port"
 	RefusedNoLocal     = "refused-no-local-endpoints"
+	RefusedLocalhost   = "refused-localhost-nodeport"
 	DroppedNoLocal     = "dropped-no-local-endpoints"
 	DroppedSource      = "dropped-source"
 	DroppedNoService   = "dropped-no-service"
@@ -18,6 +19,7 @@ func counters() []Counter {
 		{RefusedNoEndpoints, "a Service without endpoints"},
 		{RefusedNoPort, "a port or protocol that the address does not serve"},
 		{RefusedNoLocal, "no endpoint on this node, where only those serve"},
+		{RefusedLocalhost, "a NodePort on a loopback address that can't be served"},
 		{DroppedNoLocal, "no endpoint on this node, where only those serve"},
 		{DroppedSource, "a client outside the source ranges"},
 		{DroppedNoService, "an address that no Service holds"},
@@ -174,8 +176,5 @@ func (c Config) toNodePorts() string {
 	if !c.NodePortsEverywhere || c.WithoutFib {
 		return fmt.Sprintf("%s daddr @%s", c.Family, NodePortIPs)
 	}
-	if c.Family == IPv6 {
-		return "ip6 daddr != ::1 fib daddr type local"
-	}
-	return "ip daddr != 127.0.0.0/8 fib daddr type local"
+	return fmt.Sprintf("%s daddr != %s fib daddr type local", c.Family, loopbackOf(c.Family))
 }

@@ -31,6 +31,8 @@ func damages() map[string]string {
 		"a frontend in two counts":       "add element $F onerule no-endpoints { $VIP . tcp . 80 }",
 		"a hairpin of two addresses":     "add element $F onerule hairpins { $VIP . $OTHER }",
 		"a verdict without a chain":      "add element $F onerule service-ips { $VIP . tcp . 81 : drop }",
+		"a rule exchanged":               "flush chain $F onerule mark-for-masquerade\nadd rule $F onerule mark-for-masquerade counter accept",
+		"the seal is gone":               "delete chain $F onerule $SEAL",
 		"a rule too many":                "add rule $F onerule owned drop",
 		"a chain too many":               "add chain $F onerule foreign\nadd rule $F onerule foreign drop",
 		"a base chain too many":          "add chain $F onerule foreign { type filter hook forward priority 0; policy drop; }",
@@ -76,7 +78,7 @@ func TestLoadHealsWhatOthersDid(t *testing.T) {
 		healthy := sorted(listing(t, ns, family))
 		version := nft.NewSkeleton(config(family)).Version()
 		words := strings.NewReplacer("$F", family.String(), "$VIP", vip(family, 3).String(), "$OTHER", vip(family, 4).String(),
-			"$V", "skeleton-"+version, "$A", addrType(family), "$ID", a.ID)
+			"$V", "skeleton-"+version, "$SEAL", sealOf(t, ns, family), "$A", addrType(family), "$ID", a.ID)
 		for name, damage := range damages() {
 			t.Run(name, func(t *testing.T) {
 				ns.Run(t, "nft", "-f", file(t, words.Replace(damage)+"\n"))
@@ -110,6 +112,13 @@ func sticky(s nft.State, family nft.Family) nft.Affinity {
 	return a
 }
 
+// sealOf gives the chain that says what the rules are.
+func sealOf(t *testing.T, ns *netns.NS, family nft.Family) string {
+	t.Helper()
+	_, all := digests(t, ns, family)
+	return "rules-" + all
+}
+
 func addrType(family nft.Family) string {
 	if family == nft.IPv6 {
 		return "ipv6_addr"
@@ -117,12 +126,21 @@ func addrType(family nft.Family) string {
 	return "ipv4_addr"
 }
 
+// tryListing lists until two listings agree: the kernel tells an element twice while it
+// makes the table of a set larger.
 func tryListing(ns *netns.NS, family nft.Family) string {
-	out, err := ns.Output("nft", "-s", "-y", "list", "table", family.String(), nft.TableName)
-	if err != nil {
-		return "no table"
+	last := ""
+	for range 10 {
+		out, err := ns.Output("nft", "-s", "-y", "list", "table", family.String(), nft.TableName)
+		if err != nil {
+			out = "no table"
+		}
+		if out == last {
+			break
+		}
+		last = out
 	}
-	return out
+	return last
 }
 
 // I6: rules that gain a set write that set's elements and no others.

@@ -23,6 +23,8 @@ type inKernel struct {
 	counters map[string]uint64
 	// order is how the rules that find a frontend's number of endpoints try them.
 	order []count
+	// digest is one of all rules.
+	digest string
 }
 
 // A kernelChain is a chain as it is: the zero value for a regular one.
@@ -123,29 +125,45 @@ func (k *inKernel) readRules(d *dump, family Family) error {
 	if err != nil {
 		return err
 	}
-	return d.run(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, request, func(body []byte) error {
-		var table, chain string
-		var set string
-		err := eachAttr(body[4:], func(kind uint16, v []byte) error {
-			switch kind {
-			case unix.NFTA_RULE_TABLE:
-				table = goString(v)
-			case unix.NFTA_RULE_CHAIN:
-				chain = goString(v)
-			case unix.NFTA_RULE_EXPRESSIONS:
-				return lookedUp(v, &set)
-			}
-			return nil
-		})
-		if table != TableName {
+	rules := digests{}
+	err = d.run(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, request, func(body []byte) error {
+		r, err := parseRule(body[nfgenSize:])
+		if err != nil || r.table != TableName {
 			return err
 		}
-		k.rules[chain]++
-		if c, ok := countOf(set); ok && chain == c.slots.findChain(protocolWord(c.protocol)) {
+		var set string
+		if err := lookedUp(r.expressions, &set); err != nil {
+			return err
+		}
+		k.rules[r.chain]++
+		if c, ok := countOf(set); ok && r.chain == c.slots.findChain(protocolWord(c.protocol)) {
 			k.order = append(k.order, c)
 		}
-		return err
+		return rules.add(r)
 	})
+	k.digest = rules.all()
+	return err
+}
+
+// A kernelRule is a rule as it is. Its expressions are valid as long as the message.
+type kernelRule struct {
+	table, chain string
+	expressions  []byte
+}
+
+func parseRule(attrs []byte) (r kernelRule, err error) {
+	err = eachAttr(attrs, func(kind uint16, v []byte) error {
+		switch kind {
+		case unix.NFTA_RULE_TABLE:
+			r.table = goString(v)
+		case unix.NFTA_RULE_CHAIN:
+			r.chain = goString(v)
+		case unix.NFTA_RULE_EXPRESSIONS:
+			r.expressions = v
+		}
+		return nil
+	})
+	return r, err
 }
 
 // lookedUp gives the set that a rule looks into, the last one if several.
@@ -165,77 +183,6 @@ func lookedUp(expressions []byte, set *string) error {
 				return nil
 			})
 		})
-	})
-}
-
-func (k *inKernel) readChains(d *dump, family Family) error {
-	request, err := tableRequest(family)
-	if err != nil {
-		return err
-	}
-	const kind = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETCHAIN
-	if err := d.run(kind, request, k.takeChain); err != nil {
-		return err
-	}
-	names := []string{}
-	for _, c := range NewSkeleton(Config{Family: family}).Chains {
-		names = append(names, c.Name)
-	}
-	for name := range k.sets {
-		if _, ok := countOf(name); ok {
-			names = append(names, name)
-		}
-	}
-	for name := range k.rules {
-		names = append(names, name)
-	}
-	for _, name := range names {
-		attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_CHAIN_NAME, Data: cString(name)}})
-		if err != nil {
-			return fmt.Errorf("encode request: %w", err)
-		}
-		err = d.ask(kind, append(slices.Clone(request), attrs...), k.takeChain)
-		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("chain %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func (k *inKernel) takeChain(body []byte) error {
-	var table, name string
-	var c kernelChain
-	err := eachAttr(body[4:], func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NFTA_CHAIN_TABLE:
-			table = goString(v)
-		case unix.NFTA_CHAIN_NAME:
-			name = goString(v)
-		case unix.NFTA_CHAIN_TYPE:
-			c.kind = goString(v)
-		case unix.NFTA_CHAIN_POLICY:
-			c.policy = be32(v)
-		case unix.NFTA_CHAIN_HOOK:
-			c.base = true
-			return c.takeHook(v)
-		}
-		return nil
-	})
-	if table == TableName {
-		k.chains[name] = c
-	}
-	return err
-}
-
-func (c *kernelChain) takeHook(hook []byte) error {
-	return eachAttr(hook, func(kind uint16, v []byte) error {
-		switch kind {
-		case unix.NFTA_HOOK_HOOKNUM:
-			c.hook = be32(v)
-		case unix.NFTA_HOOK_PRIORITY:
-			c.priority = int32(be32(v))
-		}
-		return nil
 	})
 }
 
@@ -262,6 +209,12 @@ func (k inKernel) affinities() []Affinity {
 		}
 	}
 	return list
+}
+
+// sealed says whether the rules are those that were here when they were last written.
+func (k inKernel) sealed() bool {
+	_, ok := k.chains[sealOf(k.digest)]
+	return ok
 }
 
 // variable gives the variable part of the rules as the kernel has it.

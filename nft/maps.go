@@ -163,16 +163,20 @@ const (
 	// client to the endpoint that it was given.
 	Pinning         RouteMap = "pinning"
 	NodePortPinning RouteMap = "nodeport-pinning"
+
+	// LocalhostNodePorts holds the NodePorts that are refused on loopback addresses: see
+	// Config.LocalhostNodePorts.
+	LocalhostNodePorts RouteMap = "localhost-nodeports"
 )
 
 // RouteMaps lists them.
 func RouteMaps() []RouteMap {
-	return []RouteMap{ServiceIPs, ServiceNodePorts, Sticky, LocalSticky, NodePortSticky, NodePortLocalSticky, Pinning, NodePortPinning}
+	return []RouteMap{ServiceIPs, ServiceNodePorts, Sticky, LocalSticky, NodePortSticky, NodePortLocalSticky, Pinning, NodePortPinning, LocalhostNodePorts}
 }
 
 // NodePorts says whether the frontends of the map are NodePorts.
 func (m RouteMap) NodePorts() bool {
-	return m == ServiceNodePorts || strings.HasPrefix(string(m), "nodeport-")
+	return m == ServiceNodePorts || m == LocalhostNodePorts || strings.HasPrefix(string(m), "nodeport-")
 }
 
 // Returns says whether verdicts of the map jump: the walk goes on behind them.
@@ -184,6 +188,8 @@ func (m RouteMap) comment() string {
 		return "frontends with session affinity: where a client is pinned to"
 	case m == Pinning || m == NodePortPinning:
 		return "frontends with session affinity: how a client is pinned"
+	case m == LocalhostNodePorts:
+		return "NodePorts that are refused on loopback addresses"
 	}
 	return "the decision for each frontend"
 }

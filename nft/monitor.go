@@ -29,16 +29,19 @@ type Monitor struct {
 	asks    *netlink.Conn
 	suspect chan struct{}
 
-	mu      sync.Mutex
-	journal journal
+	opened uint32 // the generation when it was
+
+	mu        sync.Mutex
+	listening bool
+	journal   journal
 }
 
-// OpenMonitor listens to the commits in the caller's network namespace from now on.
-// Nothing is told before Run is called.
+// OpenMonitor prepares to watch the commits in the caller's network namespace. Nothing is
+// seen before Listen is called.
 func OpenMonitor() (*Monitor, error) { return openMonitor(eventBuffer) }
 
 func openMonitor(buffer int) (*Monitor, error) {
-	m := &Monitor{suspect: make(chan struct{}, 1)}
+	m := &Monitor{suspect: make(chan struct{}, 1), journal: newJournal(0)}
 	var err error
 	if m.events, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		return nil, fmt.Errorf("open netlink socket for events of nftables: %w", err)
@@ -47,25 +50,40 @@ func openMonitor(buffer int) (*Monitor, error) {
 		_ = m.events.Close()
 		return nil, fmt.Errorf("open netlink socket for generations of nftables: %w", err)
 	}
-	if err := m.listen(buffer); err != nil {
+	// It tries the FORCE variant first, which CAP_NET_ADMIN allows.
+	if err = m.events.SetReadBuffer(buffer); err != nil {
+		err = fmt.Errorf("set receive buffer for events of nftables: %w", err)
+	} else {
+		m.opened, err = m.generation()
+	}
+	if err != nil {
 		_ = m.Close()
-		return nil, fmt.Errorf("listen to nftables: %w", err)
+		return nil, err
 	}
 	return m, nil
 }
 
-func (m *Monitor) listen(buffer int) error {
-	// It tries the FORCE variant first, which CAP_NET_ADMIN allows.
-	if err := m.events.SetReadBuffer(buffer); err != nil {
-		return fmt.Errorf("set receive buffer: %w", err)
+// Listen sees every commit from now on. alone says that there was none since the monitor
+// was opened but ours, which were so many: otherwise others may have changed anything.
+//
+// Until somebody listens the kernel spares itself to spell out every element: a load of
+// 10,000 Services takes a third less time (6.18).
+func (m *Monitor) Listen(ours int) (alone bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listening {
+		return true, nil
 	}
 	if err := m.events.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return fmt.Errorf("join group of events: %w", err)
+		return false, fmt.Errorf("join group of events of nftables: %w", err)
 	}
 	// What is in the buffer by now was before our time.
 	gen, err := m.generation()
-	m.journal = newJournal(gen)
-	return err
+	if err != nil {
+		return false, err
+	}
+	m.listening, m.journal.gen = true, gen
+	return gen-m.opened == uint32(ours), nil
 }
 
 // Close lets the sockets go, once Run has ended.
@@ -96,6 +114,12 @@ func (m *Monitor) Own(port uint32) (closed func()) {
 // which must be called, that it has ended and whether it has committed something. If
 // the table saw more commits meanwhile than this one, all are told as those of others.
 func (m *Monitor) Expect(family Family) (ended func(committed bool)) {
+	m.mu.Lock()
+	listening := m.listening
+	m.mu.Unlock()
+	if !listening {
+		return func(bool) {}
+	}
 	var w *window
 	m.atGeneration(func(gen uint32) { w = m.journal.open(family, gen) })
 	return func(committed bool) {

@@ -38,8 +38,12 @@ func RuleDigests(family Family) (map[string]string, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	chains, err := ruleDigests(d, family)
-	return chains, rulesDigest(chains), errors.Join(err, d.close())
+	chains, err := readDigests(d, family)
+	list := map[string]string{}
+	for name, h := range chains {
+		list[name] = fmt.Sprintf("%x", h.Sum(nil))
+	}
+	return list, chains.all(), errors.Join(err, d.close())
 }
 
 // Recovered says what keeps the monitor from telling everything again after a loss.

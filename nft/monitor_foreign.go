@@ -44,10 +44,6 @@ func (k Kind) String() string {
 	}[min(k, numKinds)]
 }
 
-// Rules says whether rules may not be ours any more, although each chain may have as
-// many as it should.
-func (k Kind) Rules() bool { return k == Lost || k == RulesAdded || k == RulesDeleted }
-
 // Foreign is what others did to one of our tables.
 type Foreign struct {
 	Family Family // 0 if events were lost

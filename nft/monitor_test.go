@@ -17,8 +17,18 @@ import (
 	"onerule/test/netns"
 )
 
-// openMonitor opens a monitor in the namespace. It reads nothing yet.
+// openMonitor opens a monitor in the namespace that listens. It reads nothing yet.
 func openMonitor(t *testing.T, ns *netns.NS, buffer int) *nft.Monitor {
+	t.Helper()
+	m := deafMonitor(t, ns, buffer)
+	if alone, err := m.Listen(0); !alone || err != nil {
+		t.Fatalf("listen: alone %t, %v", alone, err)
+	}
+	return m
+}
+
+// deafMonitor opens a monitor that does not listen yet.
+func deafMonitor(t *testing.T, ns *netns.NS, buffer int) *nft.Monitor {
 	t.Helper()
 	var m *nft.Monitor
 	do(t, ns, func() (err error) {
@@ -437,5 +447,36 @@ func TestMonitorKnowsNothingOfBefore(t *testing.T) {
 	}
 	if list := m.Take(); len(list) > 0 {
 		t.Errorf("told twice: %v", list)
+	}
+}
+
+// A monitor that begins to listen knows whether anybody but us wrote anything since it was
+// opened, and of our loads it is told as little as of those that come later.
+func TestMonitorListensFromTheFirstLoadOn(t *testing.T) {
+	for name, others := range map[string]string{"alone": "", "with others": "add table inet foreign"} {
+		t.Run(name, func(t *testing.T) {
+			ns := netns.New(t, "node")
+			m := deafMonitor(t, ns, nft.EventBuffer)
+			run(t, m)
+			ours := 0
+			for _, family := range families() {
+				ours += load(t, ns, watched(t, ns, family, m), world(family, 10, 3)).Transactions
+			}
+			if others != "" {
+				ns.Run(t, "nft", others)
+			}
+			alone, err := m.Listen(ours)
+			if err != nil || alone != (others == "") {
+				t.Errorf("after %d commits of ours: alone %t, %v", ours, alone, err)
+			}
+			nothing(t, m, "what was before")
+			if windows, ports := m.Remembers(); windows != 0 || ports != len(families()) {
+				t.Errorf("it keeps %d windows and %d ports, want none and those of the programs", windows, ports)
+			}
+			ns.Run(t, "nft", "delete table ip onerule")
+			if diff := cmp.Diff([]string{"table-deleted"}, kinds(told(t, m))); diff != "" {
+				t.Errorf("told (-want +got): %s", diff)
+			}
+		})
 	}
 }

@@ -92,8 +92,12 @@ func (s stalePins) all(list map[string]Affinity) {
 	}
 }
 
-// StaleAt says when Unpin has something to do next, and false if it has not.
+// StaleAt says when there are pins to be read next, and false if there are none or some
+// are being read.
 func (p *Program) StaleAt() (next time.Time, ok bool) {
+	if p.reading {
+		return next, false
+	}
 	for _, s := range p.stale {
 		if !ok || s.due.Before(next) {
 			next, ok = s.due, true
@@ -106,47 +110,130 @@ func (p *Program) StaleAt() (next time.Time, ok bool) {
 // since the last time and of those whose last reading still found some. It reads
 // nothing but the pins of these service ports. It gives how many pins it deleted.
 func (p *Program) Unpin(now time.Time) (int, error) {
-	if !p.known {
-		return 0, nil
-	}
-	deleted := 0
-	for _, id := range slices.Sorted(maps.Keys(p.stale)) {
-		s := p.stale[id]
-		if s.due.After(now) {
-			continue
-		}
-		n, err := p.unpin(id)
-		deleted += n
-		if err != nil {
-			return deleted, fmt.Errorf("delete pins of service port %s: %w", id, err)
-		}
-		if n == 0 && s.read {
-			delete(p.stale, id)
-			continue
-		}
-		s.read, s.due = true, now.Add(readAgain)
-	}
-	return deleted, nil
-}
-
-// unpin deletes the pins of one service port to anything but its members.
-func (p *Program) unpin(id string) (deleted int, err error) {
-	d, err := openDump()
-	if err != nil {
+	r, err := p.BeginPins(now)
+	if r == nil || err != nil {
 		return 0, err
 	}
-	defer func() { _ = d.close() }()
+	r.Read()
+	return p.EndPins(r, now)
+}
+
+// A PinReading is of the pins of service ports that lost endpoints. The kernel lists
+// large maps slowly, by the square of their size (131,072 pins: seconds), so they are
+// read beside everything else: one reading of a Program at a time.
+type PinReading struct {
+	dump   *dump
+	family Family
+	ports  []*portReading
+	err    error
+}
+
+type portReading struct {
+	id       string
+	of       *staleness      // what it is for: endpoints that leave meanwhile want another one
+	found    map[string]pins // by scope
+	listings int
+}
+
+// BeginPins prepares the reading of what is due now, nil if nothing is. EndPins has to
+// follow.
+func (p *Program) BeginPins(now time.Time) (*PinReading, error) {
+	if !p.known || p.reading {
+		return nil, nil
+	}
+	r := &PinReading{family: p.rules.skeleton.Family}
+	for _, id := range slices.Sorted(maps.Keys(p.stale)) {
+		if s := p.stale[id]; !s.due.After(now) {
+			r.ports = append(r.ports, &portReading{id: id, of: s, found: map[string]pins{}})
+		}
+	}
+	if len(r.ports) == 0 {
+		return nil, nil
+	}
+	if p.pinDump == nil {
+		var err error
+		if p.pinDump, err = openDump(); err != nil {
+			return nil, err
+		}
+	}
+	r.dump, p.reading = p.pinDump, true
+	return r, nil
+}
+
+// Read reads the pins, from any goroutine.
+func (r *PinReading) Read() {
+	for _, port := range r.ports {
+		if r.err = port.read(r.dump, r.family); r.err != nil {
+			r.err = fmt.Errorf("read pins of service port %s: %w", port.id, r.err)
+			return
+		}
+	}
+}
+
+func (r *portReading) read(d *dump, family Family) error {
 	for _, scope := range pinScopes() {
-		addrs, ports := pinMaps(scope, id)
-		pins, listings, err := readPins(d, p.rules.skeleton.Family, addrs, ports)
-		p.total.add(Operations{Listings: listings})
+		addrs, ports := pinMaps(scope, r.id)
+		found, listings, err := readPins(d, family, addrs, ports)
+		r.listings += listings
 		if errors.Is(err, unix.ENOENT) {
 			continue // there are none of this scope, or the affinity is gone
 		}
 		if err != nil {
-			return deleted, err
+			return err
 		}
-		stale := pins.notIn(p.have.Members[memberSet(scope, id)])
+		r.found[scope] = found
+	}
+	return nil
+}
+
+// EndPins deletes what a reading found of pins to anything but members as they are now.
+// It gives how many pins it deleted.
+func (p *Program) EndPins(r *PinReading, now time.Time) (deleted int, err error) {
+	p.reading = false
+	for _, port := range r.ports {
+		p.total.add(Operations{Listings: port.listings})
+		port.of.due = now.Add(readAgain)
+	}
+	if r.err != nil {
+		return 0, errors.Join(r.err, p.closePins())
+	}
+	if !p.known {
+		return 0, nil
+	}
+	for _, port := range r.ports {
+		n, err := p.unpin(port)
+		deleted += n
+		if err != nil {
+			return deleted, fmt.Errorf("delete pins of service port %s: %w", port.id, err)
+		}
+		if n == 0 && port.of.read && p.stale[port.id] == port.of {
+			delete(p.stale, port.id)
+		}
+		port.of.read = true
+	}
+	return deleted, nil
+}
+
+// closePins closes the socket that pins are read through. It is kept between readings:
+// closing one right after elements were deleted waits in the kernel until they are freed,
+// some 15 ms (6.18), and so does the next transaction.
+func (p *Program) closePins() error {
+	if p.pinDump == nil {
+		return nil
+	}
+	err := p.pinDump.close()
+	p.pinDump = nil
+	return err
+}
+
+// unpin deletes what was read of one service port and is a pin to anything but its members.
+func (p *Program) unpin(r *portReading) (deleted int, err error) {
+	for _, scope := range pinScopes() {
+		addrs, ports := pinMaps(scope, r.id)
+		stale := r.found[scope].notIn(p.have.Members[memberSet(scope, r.id)])
+		if len(stale) == 0 {
+			continue
+		}
 		done, err := p.elements.deleteSome([]string{addrs, ports}, stale)
 		p.total.add(done)
 		if err != nil {

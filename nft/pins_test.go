@@ -3,6 +3,8 @@ package nft_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -141,4 +143,117 @@ func TestPinsSurviveChangesOfTheirAffinity(t *testing.T) {
 			t.Errorf("something is left of an affinity that nobody has:\n%s", got)
 		}
 	})
+}
+
+// While pins are read, which takes long where there are many, endpoints come and go: what
+// is deleted is what leads to nobody in the end, and who left meanwhile is looked for.
+func TestPinsAreReadBesideWrites(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		p := program(t, ns, config(family))
+		want := world(family, 3, 2)
+		a := sticky(want, family)
+		load(t, ns, p, copyOf(want))
+		list := endpoints(family, 7000, 3)
+		keys := nft.NewKeys()
+		keys.Affinities[a.ID] = true
+		has := func(eps ...netip.AddrPort) {
+			t.Helper()
+			want.Pin(a, eps, nil)
+			update(t, ns, p, keys, copyOf(want))
+		}
+		now := time.Unix(1000, 0)
+		has(list...)
+		for i, ep := range list {
+			pinned(t, ns, family, a.ID, "", ep, 100*i, 100)
+		}
+		has(list[2])
+
+		r := begin(t, ns, p, now)
+		if r == nil {
+			t.Fatal("nothing is read after two endpoints left")
+		}
+		if _, more := p.StaleAt(); more {
+			t.Error("more is to be read while a reading is under way")
+		}
+		has(list[0])
+		if begin(t, ns, p, now) != nil {
+			t.Fatal("a second reading begins beside the first")
+		}
+		r.Read()
+		end := func(want int) {
+			t.Helper()
+			do(t, ns, func() error {
+				n, err := p.EndPins(r, now)
+				if n != want {
+					t.Errorf("deleted %d pins, want %d", n, want)
+				}
+				return err
+			})
+		}
+		end(200) // those to the first endpoint stay: it is back
+		if got := pinsLeft(t, ns, family, a.ID, ""); got != "100 100" {
+			t.Errorf("%s pins are left, want 100", got)
+		}
+		if at, more := p.StaleAt(); !more || at.After(now) {
+			t.Errorf("after an endpoint left meanwhile pins are read at %v (%t), want at once", at, more)
+		}
+	})
+}
+
+func begin(t *testing.T, ns *netns.NS, p *nft.Program, now time.Time) (r *nft.PinReading) {
+	t.Helper()
+	do(t, ns, func() (err error) { r, err = p.BeginPins(now); return err })
+	return r
+}
+
+// Pins are read through one socket, which stays: to close it would take longer than all
+// the rest of a change. Close closes it.
+func TestPinsAreReadThroughOneSocket(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		before := sockets(t, ns)
+		p := program(t, ns, config(family))
+		want := world(family, 3, 2)
+		sticky(want, family)
+		load(t, ns, p, want)
+		loaded := sockets(t, ns)
+		now := time.Unix(1000, 0)
+		unpin := func(at time.Time) {
+			t.Helper()
+			do(t, ns, func() error { _, err := p.Unpin(at); return err })
+		}
+		unpin(now)
+		first := sockets(t, ns)
+		if len(first) != len(loaded)+1 {
+			t.Errorf("got netlink sockets %v after pins were read, and %v before", first, loaded)
+		}
+		unpin(now.Add(time.Second))
+		if again := sockets(t, ns); !slices.Equal(again, first) {
+			t.Errorf("got netlink sockets %v after pins were read again, want %v", again, first)
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if left := sockets(t, ns); !slices.Equal(left, before) {
+			t.Errorf("got netlink sockets %v after Close, want %v", left, before)
+		}
+	})
+}
+
+// sockets gives the netfilter sockets of a namespace by inode.
+func sockets(t *testing.T, ns *netns.NS) []string {
+	t.Helper()
+	var list []string
+	do(t, ns, func() error {
+		text, err := os.ReadFile("/proc/thread-self/net/netlink")
+		for line := range strings.Lines(string(text)) {
+			if f := strings.Fields(line); len(f) > 9 && f[1] == "12" && f[2] != "0" { // NETLINK_NETFILTER, not the kernel's own
+				list = append(list, f[9])
+			}
+		}
+		return err
+	})
+	slices.Sort(list)
+	return list
 }

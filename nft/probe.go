@@ -43,8 +43,24 @@ func Probe(ctx context.Context) (Found, error) {
 	if err := privileged(); err != nil {
 		return f, err
 	}
-	f.Fib, err = supports(ctx, "fib saddr type local counter")
-	return f, err
+	f.explore(ctx)
+	return f, nil
+}
+
+// explore tries what our tables are made of.
+func (f *Found) explore(ctx context.Context) {
+	f.Fib, f.Without = true, map[Family]error{}
+	for _, family := range []Family{IPv4, IPv6} {
+		t, err := newTrial(family)
+		if err == nil {
+			err = t.needed(ctx)
+		}
+		if err != nil {
+			f.Without[family] = err
+			continue
+		}
+		f.Fib = f.Fib && t.run(ctx, "fib saddr type local counter") == nil
+	}
 }
 
 // Found is what Probe found.
@@ -53,23 +69,102 @@ type Found struct {
 	// Fib says that rules can ask which addresses are the node's own: see
 	// Config.WithoutFib.
 	Fib bool
+	// Without are the families whose tables this machine cannot have, and what it lacks
+	// for them.
+	Without map[Family]error
 }
 
-// supports says whether nft and the kernel take a rule. Nothing is committed.
-func supports(ctx context.Context, rule string) (bool, error) {
-	const table = "onerule-probe"
-	nft, err := knftables.New(knftables.IPv4Family, table)
+// An expression is what a kernel may be built without, though it has nftables.
+type expression struct{ name, rule string }
+
+// expressions are what no table of ours does without.
+func expressions(f Family) []expression {
+	return []expression{
+		{"numgen", "numgen random mod 2 0 counter"},
+		{"ct", "ct state new counter"},
+		{"dnat", fmt.Sprintf("meta l4proto tcp dnat to %s daddr map { %s : %s }", f, f.probeAddr(), f.probeAddr())},
+		{"masquerade", "masquerade fully-random"},
+		{"reject", "meta l4proto tcp reject with tcp reset"},
+	}
+}
+
+func (f Family) probeAddr() string {
+	if f == IPv6 {
+		return "2001:db8::1"
+	}
+	return "192.0.2.1"
+}
+
+// A trial lets nft and the kernel look at tables of a family. Nothing is committed.
+type trial struct {
+	family Family
+	nft    knftables.Interface
+}
+
+// newTrial tries an empty table.
+func newTrial(f Family) (trial, error) {
+	nft, err := knftables.New(knftables.Family(f.String()), "onerule-probe")
 	if err != nil {
-		return false, fmt.Errorf("prepare nft: %w", err)
+		return trial{}, fmt.Errorf("no nftables for %s: %w", f.word(), nftError{err})
 	}
-	tx := nft.NewTransaction()
+	return trial{f, nft}, nil
+}
+
+// needed says which part the tables lack. All are tried at once, and one by one only
+// where that fails.
+func (t trial) needed(ctx context.Context) error {
+	var all []string
+	for _, e := range expressions(t.family) {
+		all = append(all, e.rule)
+	}
+	failed := t.run(ctx, all...)
+	if failed == nil {
+		return nil
+	}
+	var lacks []string
+	for _, e := range expressions(t.family) {
+		if t.run(ctx, e.rule) != nil {
+			lacks = append(lacks, e.name)
+		}
+	}
+	if len(lacks) == 0 {
+		return fmt.Errorf("try nftables for %s: %w", t.family.word(), failed)
+	}
+	return fmt.Errorf("nftables for %s lack %s: a module of the kernel, or a newer nft, is needed", t.family.word(), strings.Join(lacks, ", "))
+}
+
+// run tries a table with rules, each in a chain where it may stand.
+func (t trial) run(ctx context.Context, rules ...string) error {
+	tx := t.nft.NewTransaction()
 	tx.Add(&knftables.Table{})
-	tx.Add(&knftables.Chain{Name: "probe"})
-	if err := nft.Check(ctx, tx); err != nil {
-		return false, fmt.Errorf("try nft: %w", nftError{err})
+	for _, rule := range rules {
+		chain := hooked(rule)
+		tx.Add(&chain)
+		tx.Add(&knftables.Rule{Chain: chain.Name, Rule: rule})
 	}
-	tx.Add(&knftables.Rule{Chain: "probe", Rule: rule})
-	return nft.Check(ctx, tx) == nil, nil
+	if err := checked(ctx, t.nft, tx); err != nil {
+		return nftError{err}
+	}
+	return nil
+}
+
+func (f Family) word() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
+}
+
+// hooked gives a chain that a rule may be in.
+func hooked(rule string) knftables.Chain {
+	c := knftables.Chain{Name: "filter", Type: new(knftables.FilterType), Hook: new(knftables.PreroutingHook), Priority: new(knftables.FilterPriority)}
+	switch {
+	case strings.HasPrefix(rule, "masquerade"):
+		c.Name, c.Type, c.Hook, c.Priority = "source", new(knftables.NATType), new(knftables.PostroutingHook), new(knftables.SNATPriority)
+	case strings.Contains(rule, "dnat"):
+		c.Name, c.Type, c.Priority = "destination", new(knftables.NATType), new(knftables.DNATPriority)
+	}
+	return c
 }
 
 // privileged tries what needs CAP_NET_ADMIN and changes nothing.

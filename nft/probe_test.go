@@ -1,14 +1,19 @@
 package nft
 
 import (
-	"encoding/binary"
-	"net/netip"
-	"slices"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"onerule/test/netns"
 )
 
-func TestVersionsBelowTheMinimumAreNamed(t *testing.T) {
+func TestA14_16VersionsBelowTheMinimumAreNamed(t *testing.T) {
 	kernel, nft := minima()
 	for _, c := range []struct {
 		what, version string
@@ -42,7 +47,6 @@ func FuzzMessages(f *testing.F) {
 	f.Add([]byte{20, 0, 0, 0, 3, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x04\x00\x01\x00", 8)))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = parseFlow(b)
 		_ = eachElement(b, func(e rawElement) error {
 			s := NewState()
 			for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", Endpoints.EmptySet()} {
@@ -54,26 +58,55 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// Kernels before 5.17 list translated flows too: they must be told apart here.
-func TestFlowsAreToldApartByTheirStatus(t *testing.T) {
-	attr := func(kind uint16, value ...byte) []byte {
-		b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
-		b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
-		for len(b)%4 != 0 {
-			b = append(b, 0)
-		}
-		return b
+// R8: a machine that lacks a part is told by it, each family by itself, and without fib
+// all else goes on.
+func TestR8PartsThatAreLackingAreNamed(t *testing.T) {
+	nftPath, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
 	}
-	tuple := attr(ctaTupleOrig, slices.Concat(
-		attr(ctaTupleIP, attr(ctaIPv4Dst, 10, 96, 0, 1)...),
-		attr(ctaTupleProto, slices.Concat(attr(ctaProtoNum, 17), attr(ctaProtoDst, 0, 53))...))...)
-	for status, want := range map[byte]bool{0: false, 8: false, statusDstNAT: true, statusDstNAT | 8: true} {
-		f, err := parseFlow(slices.Concat(tuple, attr(ctaStatus, 0, 0, 0, status), attr(ctaID, 1, 2, 3, 4)))
-		if err != nil || f.Translated != want {
-			t.Errorf("status %#x: translated %v (%v), want %v", status, f.Translated, err, want)
-		}
-		if to := (Frontend{netip.MustParseAddr("10.96.0.1"), 17, 53}); f.To != to || string(f.id) != "\x01\x02\x03\x04" {
-			t.Errorf("got a flow to %v with ID %v, want %v", f.To, f.id, to)
-		}
+	ns := netns.New(t, "node")
+	for _, c := range []struct {
+		name, refused string // a regular expression of what nft refuses
+		fib           bool
+		without       map[string]string
+	}{
+		{"nothing", "^$", true, map[string]string{}},
+		{"fib", "fib saddr", false, map[string]string{}},
+		{"numgen", "numgen", true, map[string]string{
+			"IPv4": "nftables for IPv4 lack numgen: a module of the kernel, or a newer nft, is needed",
+			"IPv6": "nftables for IPv6 lack numgen: a module of the kernel, or a newer nft, is needed",
+		}},
+		{"parts of one family", "ip6 .*(masquerade|reject)", true, map[string]string{
+			"IPv6": "nftables for IPv6 lack masquerade, reject: a module of the kernel, or a newer nft, is needed",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			refusing := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *-f*) ;; *) exec %s \"$@\";; esac\ncat >%s/rules\n! grep -qE '%s' %s/rules || { echo refused >&2; exit 1; }\nexec %s \"$@\" <%s/rules\n",
+				nftPath, dir, c.refused, dir, nftPath, dir)
+			if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(refusing), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+			var found Found
+			err := ns.Do(func() (err error) {
+				found, err = Probe(t.Context())
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			without := map[string]string{}
+			for family, lack := range found.Without {
+				without[family.word()] = lack.Error()
+			}
+			if diff := cmp.Diff(c.without, without); diff != "" || found.Fib != c.fib {
+				t.Errorf("fib %v, want %v; families that lack something (-want +got): %s", found.Fib, c.fib, diff)
+			}
+			if tables := ns.Run(t, nftPath, "list", "tables"); tables != "" {
+				t.Errorf("the probe left tables: %s", tables)
+			}
+		})
 	}
 }

@@ -21,8 +21,6 @@ var ErrUnknown = errors.New("the kernel's state is not known, a load is due")
 type Program struct {
 	rules    rulesetWriter
 	elements *elementWriter
-	// doubted says that a rule may be another one than its place says.
-	doubted bool
 
 	have   State
 	known  bool
@@ -33,9 +31,16 @@ type Program struct {
 	nRules     int // with all these
 	sizes      map[string]int
 	stale      stalePins
+	reading    bool  // pins are being read: see BeginPins
+	pinDump    *dump // kept: see closePins
 	// refused counts loads in a row whose rules nft would not write.
 	refused int
-	total   Operations
+	// sealed is the chain that seals the rules, "" for none; unsealed says that they were
+	// written since.
+	sealed   string
+	unsealed bool
+	total    Operations
+	gone     []Frontend
 }
 
 // Open prepares to write a table. It writes nothing.
@@ -65,7 +70,7 @@ func (p *Program) WatchedBy(m *Monitor) {
 }
 
 // Close ends the connection to the kernel, and changes nothing in it.
-func (p *Program) Close() error { return p.elements.close() }
+func (p *Program) Close() error { return errors.Join(p.elements.close(), p.closePins()) }
 
 // Known says whether the kernel's state is known, so that Update can be called.
 func (p *Program) Known() bool { return p.known }
@@ -77,9 +82,8 @@ func (p *Program) Reconfigure(c Config) {
 	p.known = false
 }
 
-// Doubt says that somebody else changed the table: the next Load reads it, and writes
-// the rules again if they may have been changed, since it cannot tell one from another.
-func (p *Program) Doubt(k Kind) { p.known, p.doubted = false, p.doubted || k.Rules() }
+// Doubt says that somebody else may have changed the table: a Load is due.
+func (p *Program) Doubt() { p.known = false }
 
 // Done gives the operations in the kernel since Open.
 func (p *Program) Done() Operations { return p.total }
@@ -112,148 +116,6 @@ func (p *Program) Has(f Frontend) bool {
 	return ours
 }
 
-// Load makes the table hold exactly want, whatever it holds now: it reads the
-// kernel, and writes what differs. The maps of want are the program's from then on. A
-// table that is not there, or not hooked in, is hooked in as soon as the elements that
-// first names are in it; traffic to what comes after passes as before until its own
-// elements are in.
-func (p *Program) Load(ctx context.Context, want State, first Keys) error {
-	p.known = false
-	k, err := inspect(p.rules.skeleton.Family)
-	if err != nil {
-		return err
-	}
-	cold, have, err := p.open(ctx, &k)
-	if err != nil {
-		return err
-	}
-	want = Settle(have, want)
-	p.sizes = have.sizes()
-	if err := p.ensure(ctx, want); err != nil {
-		return err
-	}
-	if err := p.fill(ctx, cold, have, want, first); err != nil {
-		return err
-	}
-	p.have, p.known, p.doubted = want, true, false
-	p.stale.all(want.Affinities)
-	return p.tidy(ctx, k)
-}
-
-// fill writes elements, and hooks the base chains of a cold table in.
-func (p *Program) fill(ctx context.Context, cold bool, have, want State, first Keys) error {
-	ranges, last := rangeChanges(have, want)
-	if err := p.write(ranges); err != nil {
-		return err
-	}
-	if cold {
-		if err := p.write(Diff(have.At(first), want.At(first))); err != nil {
-			return err
-		}
-		if err := p.rules.hook(ctx); err != nil {
-			return err
-		}
-		p.ranRuleset()
-		have.Put(first, want.At(first))
-	}
-	for keys := range parts(have, want) {
-		if err := p.write(Diff(have.At(keys), want.At(keys))); err != nil {
-			return err
-		}
-	}
-	return p.write(last)
-}
-
-// refusals is how often nft may refuse to write the rules over a table that looks as if
-// they fitted, until they go into a new one: the reason may pass, and a new table is a
-// gap.
-const refusals = 3
-
-// open brings the rules in and reads the elements. A table that our rules do not fit
-// into is begun afresh: nothing is in it then. It is cold if base chains are still to
-// be hooked in.
-func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State, err error) {
-	o := p.rules.all(k.variable())
-	if k.table && k.misfit(o) == "" {
-		cold, err = p.openRules(ctx, *k)
-		if err == nil {
-			p.refused = 0
-			have, err = p.readElements(*k, o.sets)
-			return cold, have, err
-		}
-		if p.refused++; p.refused < refusals || ctx.Err() != nil {
-			return false, have, err
-		}
-	}
-	p.counts.set(nil, NewState())
-	p.setRules(variable{})
-	if err := p.rules.begin(ctx); err != nil {
-		return false, have, err
-	}
-	p.ranRuleset()
-	if k.table {
-		p.total.add(Operations{Afresh: 1})
-	}
-	*k = inKernel{}
-	return true, NewState(), nil
-}
-
-// openRules replaces the rules of a table that is there, unless they are ours.
-func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
-	p.setRules(variable{k.order, k.affinities()})
-	if !p.doubted && p.rules.current(k) {
-		return false, nil
-	}
-	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
-	p.setRules(k.variable())
-	if err := p.rules.install(ctx, k, p.variable(), !cold); err != nil {
-		return false, err
-	}
-	p.ranRuleset()
-	return cold, nil
-}
-
-// readElements reads these sets, and deletes from them what cannot be ours. Pins are
-// none of what we write.
-func (p *Program) readElements(k inKernel, sets []Set) (State, error) {
-	var names []string
-	for _, s := range sets {
-		if s.Size == 0 {
-			names = append(names, s.Name)
-		}
-	}
-	have, strays, done, err := read(p.rules.skeleton.Family, names)
-	p.total.add(done)
-	if err != nil {
-		return have, err
-	}
-	for _, a := range k.affinities() {
-		have.Affinities[a.ID] = a
-	}
-	p.counts.set(k.counts(), have)
-	if len(strays) > 0 {
-		done, err = p.elements.remove(strays)
-		p.total.add(done)
-	}
-	return have, err
-}
-
-// tidy deletes what the table has besides ours, once no element of ours leads to it.
-func (p *Program) tidy(ctx context.Context, k inKernel) error {
-	r := p.rules.leftovers(k)
-	r.chains = slices.DeleteFunc(r.chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
-	if r.empty() {
-		return nil
-	}
-	if err := p.rules.remove(ctx, k, r); err != nil {
-		return err
-	}
-	p.ranRuleset()
-	return nil
-}
-
-func (p *Program) ranRuleset() { p.total.add(Operations{Rulesets: 1, Transactions: 1}) }
-
 // Update makes the part of the table that the keys name hold what want says. It
 // reads nothing from the kernel, and costs what the change does. After an error the
 // state is unknown.
@@ -275,6 +137,9 @@ func (p *Program) Update(ctx context.Context, keys Keys, want State) error {
 		return err
 	}
 	p.have.Put(keys, want)
+	if err := p.seal(); err != nil {
+		return err
+	}
 	p.known = true
 	return nil
 }
@@ -356,6 +221,10 @@ func (p *Program) Retire(ctx context.Context, now time.Time, linger time.Duratio
 	p.setRules(stay)
 	for _, c := range gone.order {
 		delete(p.counts, c)
+	}
+	if err := p.seal(); err != nil {
+		p.known = false
+		return 0, err
 	}
 	return len(gone.order) + len(gone.affinities), nil
 }

@@ -116,8 +116,8 @@ func TestI6RestartWritesNothing(t *testing.T) {
 		other := config(family)
 		other.MasqueradeBit = 20
 		done = load(t, ns, program(t, ns, other), want)
-		if done.Transactions != 1 || done.Rulesets != 1 || done.Added+done.Deleted != 0 {
-			t.Errorf("another skeleton did %+v, want one transaction of rules", done)
+		if done.Transactions != 2 || done.Rulesets != 1 || done.Added+done.Deleted != 0 {
+			t.Errorf("another skeleton did %+v, want one transaction of rules and one for their seal", done)
 		}
 		after := listing(t, ns, family)
 		if !strings.Contains(after, "0x00100000") || strings.Contains(after, "0x00004000") {
@@ -281,9 +281,9 @@ func TestColdStartIsBounded(t *testing.T) {
 		t.Errorf("got %d elements, want %d", elements, 5000*13)
 	}
 	// Three runs of nft (rules, counts, hooks), one transaction for what comes first,
-	// the rest in transactions of 20,000.
-	if done.Rulesets != 3 || done.Transactions != 3+1+4 {
-		t.Errorf("got %+v, want 3 rulesets in 8 transactions", done)
+	// the rest in transactions of 8,000, and the seal.
+	if done.Rulesets != 3 || done.Transactions != 3+1+10+1 {
+		t.Errorf("got %+v, want 3 rulesets in 15 transactions", done)
 	}
 	if got := len(ns.Run(t, "nft", "list", "chain", "ip", "onerule", "nat-prerouting")); got == 0 {
 		t.Error("the base chain is not there")

@@ -74,12 +74,24 @@ func numbers(order []count, by find) []int {
 	return list
 }
 
-// current says whether the kernel has just our rules: the version of the skeleton,
-// every set, every chain with as many rules as it should have, base chains hooked in
-// where they should be, and nothing else. A rule that somebody exchanged for another
-// one is not noticed.
-func (w rulesetWriter) current(k inKernel) bool {
+// ours gives everything that may be there, as much of it as the kernel has: also the
+// seal, if it is whole.
+func (w rulesetWriter) ours(k inKernel) objects {
 	o := w.all(k.variable())
+	if k.sealed() {
+		o.chains = append(o.chains, Chain{Name: sealOf(k.digest)})
+	}
+	return o
+}
+
+// current says whether the kernel has just our rules: the version of the skeleton, the
+// seal, every set, every chain with as many rules as it should have, base chains hooked
+// in where they should be, and nothing else.
+func (w rulesetWriter) current(k inKernel) bool {
+	o := w.ours(k)
+	if !k.sealed() {
+		return false
+	}
 	if len(k.sets) != len(o.sets) || len(k.chains) != len(o.chains) || len(k.counters) != len(o.counters) || k.misfit(o) != "" {
 		return false
 	}
@@ -162,7 +174,7 @@ func (r remainder) objects(k inKernel) objects {
 
 // leftovers gives what is none of ours.
 func (w rulesetWriter) leftovers(k inKernel) remainder {
-	ours := w.all(k.variable())
+	ours := w.ours(k)
 	counters, sets, chains := maps.Clone(k.counters), maps.Clone(k.sets), maps.Clone(k.chains)
 	for _, c := range ours.counters {
 		delete(counters, c.Name)
@@ -179,7 +191,7 @@ func (w rulesetWriter) leftovers(k inKernel) remainder {
 // unreferenced says whether a chain of somebody else's, or of other rules of ours, is
 // one that no element leads to: it goes together with the rules.
 func unreferenced(name string, c kernelChain) bool {
-	return c.base || strings.HasPrefix(name, versionPrefix)
+	return c.base || strings.HasPrefix(name, versionPrefix) || strings.HasPrefix(name, sealPrefix)
 }
 
 // remove deletes what no element leads to.
@@ -242,7 +254,7 @@ func (w rulesetWriter) run(ctx context.Context, tx *knftables.Transaction, step 
 	if w.monitor != nil {
 		ended = w.monitor.Expect(w.skeleton.Family)
 	}
-	err := w.nft.Run(ctx, tx)
+	err := w.do(ctx, tx)
 	ended(err == nil)
 	if err == nil {
 		return nil

@@ -63,6 +63,8 @@ type Config struct {
 	// RefuseWithoutLocal refuses, rather than drops, what may go to endpoints on this
 	// node only where there are none.
 	RefuseWithoutLocal bool
+	// LocalhostNodePorts refuses what LocalhostNodePorts holds on loopback addresses.
+	LocalhostNodePorts bool
 	// WithoutFib is for kernels that cannot say which addresses are the node's own:
 	// NodeIPs and NodePortIPs have to hold them then.
 	WithoutFib bool
@@ -150,7 +152,7 @@ func NewSkeleton(c Config) Skeleton {
 		}
 		s.Chains = append(s.Chains, entries(c, p.Word)...)
 	}
-	s.Chains = append(s.Chains, owned(c.Family), nodePorts(), services(c), pinning(c.Family), masquerading(c))
+	s.Chains = append(s.Chains, owned(c.Family), nodePorts(), localhost(), services(c), pinning(c.Family), masquerading(c))
 	s.Chains = append(s.Chains,
 		base("nat-prerouting", "prerouting", priorityDNAT, "jump services"),
 		base("nat-output", "output", priorityDNAT, "jump services"),
@@ -200,14 +202,19 @@ func frontType(f Family, nodePort bool) string {
 
 // refuse answers at once. IPv6 TCP gets a reset: the ICMPv6 error finds the socket
 // locked by the connect that sent the SYN, and is seen only with the second SYN,
-// 1 s later (kernels 6.1 to 6.18).
+// 1 s later (kernels 6.1 to 6.18). IPv4 TCP gets one where the packet is no SYN: it is of
+// a connection that conntrack does not know any more, whose client takes an ICMP error for
+// one that will pass.
 func refuse(f Family) Chain {
-	c := Chain{Name: RefuseChain, Comment: "answer that nobody serves here"}
+	reset := "tcp flags and 0x2 == 0x0"
 	if f == IPv6 {
-		c.Rules = append(c.Rules, "meta l4proto tcp counter reject with tcp reset")
+		reset = "meta l4proto tcp"
 	}
-	c.Rules = append(c.Rules, "counter reject")
-	return c
+	return Chain{
+		Name:    RefuseChain,
+		Comment: "answer that nobody serves here",
+		Rules:   []string{reset + " counter reject with tcp reset", "counter reject"},
+	}
 }
 
 func markForMasquerade(c Config) Chain {
@@ -316,11 +323,22 @@ func nodePorts() Chain {
 	return Chain{Name: "nodeports", Comment: "the decision for each NodePort", Rules: []string{look, look}}
 }
 
+const localhostChain = "localhost"
+
+// localhost is for NodePorts on loopback addresses that nothing else takes connections for.
+func localhost() Chain {
+	return Chain{
+		Name:    localhostChain,
+		Comment: "a NodePort on a loopback address that can't be served",
+		Rules:   []string{counting(RefusedLocalhost) + " goto " + RefuseChain},
+	}
+}
+
 // services decides for every packet that begins a connection, from pods and other
 // hosts (prerouting) and from this node (output).
 func services(c Config) Chain {
 	f := c.Family
-	return Chain{
+	chain := Chain{
 		Name:    "services",
 		Comment: "the decision for each new connection",
 		Rules: []string{
@@ -331,6 +349,17 @@ func services(c Config) Chain {
 			fmt.Sprintf("%s daddr @%s %s drop", f, ServiceCIDRs, counting(DroppedNoService)),
 		},
 	}
+	if c.LocalhostNodePorts {
+		chain.Rules = append(chain.Rules, fmt.Sprintf("%s daddr %s meta l4proto . th dport vmap @%s", f, loopbackOf(f), LocalhostNodePorts))
+	}
+	return chain
+}
+
+func loopbackOf(f Family) string {
+	if f == IPv6 {
+		return "::1"
+	}
+	return "127.0.0.0/8"
 }
 
 // masquerading replaces the source of what was marked, and of a pod that reaches

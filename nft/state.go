@@ -148,6 +148,10 @@ func (s State) Set(f Frontend, r Route) {
 	}
 }
 
+// RefuseOnLoopback refuses a NodePort on the node's loopback addresses: what has to be
+// translated there can't leave the node.
+func (s State) RefuseOnLoopback(f Frontend) { s.Routes[LocalhostNodePorts][f] = localhostChain }
+
 func (s State) spread(m SlotMap, f Frontend, endpoints []netip.AddrPort, a Affinity) {
 	s.Counts[m][f] = len(endpoints)
 	if len(endpoints) > 0 {

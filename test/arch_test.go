@@ -208,7 +208,7 @@ func arrows(s *source) []finding {
 // ourImports gives the folders of ours that a folder may import, where they are
 // limited.
 func ourImports(dir string) (allowed []string, limited bool) {
-	if within(dir, "daemon/model") {
+	if within(dir, "daemon/model") || within(dir, "daemon/fabric/layout") {
 		return nil, true
 	}
 	if within(dir, "daemon/plan") {
@@ -245,8 +245,8 @@ func libraries(s *source) []finding {
 		"github.com/google/nftables": "nft",
 		"github.com/cilium/ebpf":     "bpf",
 	}
-	onlyStandard := []string{"daemon/model", "daemon/plan", "localproxy"}
-	pure := []string{"daemon/model", "daemon/plan"}
+	onlyStandard := []string{"daemon/model", "daemon/plan", "daemon/fabric/layout", "localproxy"}
+	pure := []string{"daemon/model", "daemon/plan", "daemon/fabric/layout"}
 	impure := []string{"context", "log", "net", "net/http", "os", "syscall"} // net/netip is none
 	var found []finding
 	for imported, pos := range imports(s) {

@@ -8,7 +8,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-func TestChangesAreLiveOrTakeARestart(t *testing.T) {
+func TestA14_8ChangesAreLiveOrTakeARestart(t *testing.T) {
 	for flag, want := range map[string]string{
 		"--masquerade-all":                              "live masqueradeAll",
 		"--masquerade-bit=3":                            "live masqueradeBit",

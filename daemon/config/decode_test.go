@@ -38,8 +38,8 @@ func TestFilesThatAreNoConfiguration(t *testing.T) {
 	}
 }
 
-// A14.7: what is not known is named, and the rest counts.
-func TestUnknownAndDoubleFieldsAreWarnings(t *testing.T) {
+// What is not known is named, and the rest counts.
+func TestA14_7UnknownAndDoubleFieldsAreWarnings(t *testing.T) {
 	for name, c := range map[string]struct{ fields, want string }{
 		"unknown":       {"mode: nftables\noomScoreAdj: 7\nnewThing: 1\n", `unknown field "newThing" is ignored`},
 		"unknown below": {"mode: nftables\noomScoreAdj: 7\nconntrack: {maxPerCpu: 1}\n", `unknown field "conntrack.maxPerCpu" is ignored`},

@@ -6,7 +6,7 @@ import (
 )
 
 // Each fault is named in the words of where it comes from.
-func TestEachFaultIsNamed(t *testing.T) {
+func TestA14_CA14_FEachFaultIsNamed(t *testing.T) {
 	const server = "is not an address, with or without a port, like 0.0.0.0:"
 	for _, c := range []struct {
 		name, fields string // in a file
@@ -78,7 +78,7 @@ func value(flags string) string {
 	return "-1s"
 }
 
-func TestPeriodsThatContradict(t *testing.T) {
+func TestA14_CA14_FPeriodsThatContradict(t *testing.T) {
 	file := configFile(t, "nftables: {syncPeriod: 1s, minSyncPeriod: 2s}\n")
 	if got, want := fault(t, "--config", file), "config file "+file+": nftables.minSyncPeriod: 2s is longer than nftables.syncPeriod, which is 1s"; got != want {
 		t.Errorf("got %s, want %s", got, want)

@@ -109,7 +109,7 @@ func nested(field, value string) string {
 	return b.String() + " " + value + "\n"
 }
 
-func TestEachFieldOfTheFileHasItsEffect(t *testing.T) {
+func TestA14_CEachFieldOfTheFileHasItsEffect(t *testing.T) {
 	known := map[string]bool{}
 	for _, c := range fieldCases() {
 		known[c.field] = true
@@ -161,7 +161,7 @@ func leaves(path string, of reflect.Type) []string {
 	return found
 }
 
-func TestDefaults(t *testing.T) {
+func TestA14_CA14_FDefaults(t *testing.T) {
 	for name, s := range map[string]Settings{
 		"flags": settings(t, "--hostname-override=n"),
 		"file":  settings(t, "--hostname-override=n", "--config", configFile(t, "")),
@@ -169,7 +169,7 @@ func TestDefaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := Settings{
 				Node: "n", Client: Client{QPS: 5, Burst: 10}, Detector: Detector{Mode: ClusterCIDR},
-				NodePortAddresses: NodePortAddresses{Primary: true}, MasqueradeBit: 14,
+				NodePortAddresses: NodePortAddresses{Primary: true}, MasqueradeBit: 14, BPFDir: AutoBPFDir, EndpointMetrics: "service",
 				SyncPeriod: 30 * time.Second, MinSyncPeriod: time.Second,
 				Healthz: "0.0.0.0:10256", Metrics: "127.0.0.1:10249",
 				Conntrack:   Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour},
@@ -186,16 +186,16 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// A14.7: what counts beside a file, and a line that says what does not.
-func TestFileAndFlags(t *testing.T) {
+// What counts beside a file, and a line that says what does not.
+func TestA14_7FileAndFlags(t *testing.T) {
 	file := configFile(t, "mode: nftables\nhostnameOverride: of-file\nclusterCIDR: 10.0.0.0/8\nlogging: {verbosity: 1, vmodule: [{filePattern: b, verbosity: 2}]}\nclientConnection: {kubeconfig: /f}\n")
 	s := settings(t, "--config", file, "--hostname-override=Of-Flag", "--master=https://m", "-v=5", "--vmodule=a=1",
 		"--cluster-cidr=192.168.0.0/16", "--masquerade-all", "--healthz-port=0", "--masquerade-bit=9",
-		"--reject-without-local-endpoints", "--init-only")
+		"--reject-without-local-endpoints", "--reset-removed-endpoints", "--init-only")
 	got := []any{s.Node, s.Client.Master, s.Client.Kubeconfig, uint32(s.Config.Logging.Verbosity), fmt.Sprint(s.Config.Logging.VModule),
-		fmt.Sprint(s.ClusterCIDRs), s.MasqueradeAll, s.Healthz, s.MasqueradeBit, s.RejectWithoutLocalEndpoints}
+		fmt.Sprint(s.ClusterCIDRs), s.MasqueradeAll, s.Healthz, s.MasqueradeBit, s.RejectWithoutLocalEndpoints, s.ResetRemovedEndpoints}
 	want := []any{"of-flag", "https://m", "/f", uint32(5), "[{a 1} {b 2}]",
-		"[10.0.0.0/8]", false, "0.0.0.0:10256", uint8(9), true}
+		"[10.0.0.0/8]", false, "0.0.0.0:10256", uint8(9), true, true}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

@@ -34,12 +34,22 @@ type given struct {
 	mode, detectMode, version      string
 	masqueradeBit                  uint8
 	masqueradeAll                  bool
-	reject                         bool
+	reject, reset                  bool
 	sync, minSync                  time.Duration
 	ipvsSync, ipvsMinSync          time.Duration
 	healthzPort, metricsPort       int32
 	healthzAddress, metricsAddress string
+	bpfDir, endpointMetrics        string
 }
+
+// What --bpf-dir can be instead of a directory.
+const (
+	// AutoBPFDir pins in the usual directory if the network is the machine's own, and
+	// nowhere if it is not.
+	AutoBPFDir = "auto"
+	// NoBPF counts nothing.
+	NoBPF = "off"
+)
 
 // A group is flags that the help shows together.
 type group struct {
@@ -110,7 +120,8 @@ func besideConfig(name string) bool {
 		"logging-format", "log-flush-frequency", "v", "vmodule",
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 		// Ours: a file has no fields for them.
-		"manifests", "masquerade-bit", "reject-without-local-endpoints",
+		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
+		"bpf-dir", "endpoint-metrics",
 	}, name)
 }
 

@@ -36,10 +36,11 @@ func kubeProxyFlags() map[string]string {
 	}
 }
 
-func TestFlagsAreKubeProxysAndOurs(t *testing.T) {
+func TestA14_FFlagsAreKubeProxysAndOurs(t *testing.T) {
 	want := kubeProxyFlags()
 	for name, value := range map[string]string{
-		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false",
+		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false", "reset-removed-endpoints": "false",
+		"bpf-dir": "auto", "endpoint-metrics": "service",
 	} {
 		want[name] = value
 	}
@@ -107,6 +108,8 @@ func flagCases() map[string]struct {
 		"manifests":                         {[]string{"--manifests=/m"}, func(s Settings) any { return s.Manifests }, "/m"},
 		"masquerade-all":                    {[]string{"--masquerade-all"}, func(s Settings) any { return s.MasqueradeAll }, true},
 		"masquerade-bit":                    {[]string{"--masquerade-bit=31", "--iptables-masquerade-bit=3"}, func(s Settings) any { return []int{int(s.MasqueradeBit), int(*s.Config.NFTables.MasqueradeBit)} }, []int{31, 31}},
+		"bpf-dir":                           {[]string{"--bpf-dir=/sys/fs/bpf/x"}, func(s Settings) any { return s.BPFDir }, "/sys/fs/bpf/x"},
+		"endpoint-metrics":                  {[]string{"--endpoint-metrics=endpoint"}, func(s Settings) any { return s.EndpointMetrics }, "endpoint"},
 		"master":                            {[]string{"--master=https://api"}, func(s Settings) any { return s.Client.Master }, "https://api"},
 		"metrics-bind-address":              {[]string{"--metrics-bind-address=0.0.0.0:80"}, func(s Settings) any { return s.Metrics }, "0.0.0.0:80"},
 		"metrics-port":                      {[]string{"--metrics-port=81"}, func(s Settings) any { return s.Metrics }, "127.0.0.1:81"},
@@ -117,13 +120,14 @@ func flagCases() map[string]struct {
 		"profiling":                         {[]string{"--profiling"}, func(s Settings) any { return s.Profiling }, true},
 		"proxy-mode":                        {[]string{"--proxy-mode=iptables"}, func(s Settings) any { return []any{string(s.Config.Mode), s.NodePortAddresses.All} }, []any{"iptables", true}},
 		"reject-without-local-endpoints":    {[]string{"--reject-without-local-endpoints"}, func(s Settings) any { return s.RejectWithoutLocalEndpoints }, true},
+		"reset-removed-endpoints":           {[]string{"--reset-removed-endpoints"}, func(s Settings) any { return s.ResetRemovedEndpoints }, true},
 		"show-hidden-metrics-for-version":   {[]string{"--show-hidden-metrics-for-version=1.36"}, func(s Settings) any { return s.Config.ShowHiddenMetricsForVersion }, "1.36"},
 		"v":                                 {[]string{"-v=4"}, func(s Settings) any { return uint32(s.Config.Logging.Verbosity) }, uint32(4)},
 		"vmodule":                           {[]string{"--vmodule=api=3"}, func(s Settings) any { return fmt.Sprint(s.Config.Logging.VModule) }, "[{api 3}]"},
 	}
 }
 
-func TestEachFlagHasItsEffect(t *testing.T) {
+func TestA14_FEachFlagHasItsEffect(t *testing.T) {
 	cases := flagCases()
 	plain := settings(t)
 	for name, c := range cases {
@@ -144,7 +148,7 @@ func TestEachFlagHasItsEffect(t *testing.T) {
 	})
 }
 
-func TestFlagsOfOneAction(t *testing.T) {
+func TestA14_FFlagsOfOneAction(t *testing.T) {
 	f := parse(t, "--cleanup", "--init-only", "--write-config-to=/w", "--config=/c")
 	if !f.Cleanup || !f.InitOnly || f.WriteConfigTo != "/w" || f.ConfigFile != "/c" {
 		t.Errorf("got %+v", f)
@@ -161,7 +165,7 @@ func TestFlagsOfOneAction(t *testing.T) {
 }
 
 // Flags that kube-proxy's nftables mode does not know by another name (A14-F notes).
-func TestModesTakeTheirOwnPeriodsAndBits(t *testing.T) {
+func TestA14_FModesTakeTheirOwnPeriodsAndBits(t *testing.T) {
 	all := []string{
 		"--iptables-sync-period=10s", "--iptables-min-sync-period=2s", "--ipvs-sync-period=20s", "--ipvs-min-sync-period=3s",
 		"--iptables-masquerade-bit=5", "--masquerade-all",

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestGatesOfKubeProxyAreKnown(t *testing.T) {
+func TestA14_CGatesOfKubeProxyAreKnown(t *testing.T) {
 	known := knownGates()
 	for name, want := range map[string]gate{
 		"AllowServiceExternalIPs":             {on: true, maturity: "ga"},

@@ -101,8 +101,7 @@ func TestFamiliesOfTheHost(t *testing.T) {
 	}
 }
 
-// A13: families that do not fit.
-func TestRangesOfTheWrongFamily(t *testing.T) {
+func TestA13_6RangesOfTheWrongFamily(t *testing.T) {
 	single, dual := []Family{IPv4}, []Family{IPv4, IPv6}
 	for name, c := range map[string]struct {
 		args     []string
@@ -133,8 +132,8 @@ func TestRangesOfTheWrongFamily(t *testing.T) {
 	}
 }
 
-// A6.1, A6.2, A6.3, A6.5, A7.3
-func TestNodePortRanges(t *testing.T) {
+// A6.2, A6.3, A6.5, A7.3
+func TestA6_1NodePortRanges(t *testing.T) {
 	both := FindNodeIPs(netip.Addr{}, addrs("192.0.2.1", "fd00::1"))
 	unknown := FindNodeIPs(netip.Addr{}, nil)
 	for name, c := range map[string]struct {

@@ -50,6 +50,7 @@ func (f *Flags) conntrack(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", c.TCPCloseWaitTimeout.Duration, "`time` that a TCP connection in CLOSE_WAIT is kept; 0 leaves it as it is")
 	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "`time` that a UDP flow without an answer is kept; 0 leaves it as it is")
 	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "`time` that a UDP flow with answers is kept; 0 leaves it as it is")
+	fs.BoolVar(&f.given.reset, "reset-removed-endpoints", false, "forget TCP connections to endpoints that are in no EndpointSlice any more, so that the client's next packet is reset (onerule's own)")
 }
 
 func (f *Flags) servers(fs *pflag.FlagSet) {
@@ -59,6 +60,8 @@ func (f *Flags) servers(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.BindAddressHardFail, "bind-address-hard-fail", false, "end when one of these addresses is taken, instead of trying again")
 	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "`version`, like 1.36, whose hidden metrics are shown; accepted: no metric is hidden")
+	fs.StringVar(&g.bpfDir, "bpf-dir", AutoBPFDir, "`where` the counters of connections are pinned, so that they outlive this process: a directory in a BPF file system; auto: /sys/fs/bpf/onerule, or nowhere in a network namespace of its own; off: nothing is counted (onerule's own)")
+	fs.StringVar(&g.endpointMetrics, "endpoint-metrics", "service", "`what` there are metrics of connections for: off, service or endpoint, of which 10,000 at most (onerule's own)")
 	fs.Int32Var(c.OOMScoreAdj, "oom-score-adj", *c.OOMScoreAdj, "`score`, -1000 to 1000, that says how gladly the kernel ends this process when memory is short")
 	fs.Int32Var(&g.healthzPort, "healthz-port", healthzPort, "`port` of /healthz and /livez where --healthz-bind-address has none; 0: off")
 	fs.Int32Var(&g.metricsPort, "metrics-port", metricsPort, "`port` of /metrics where --metrics-bind-address has none")

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -91,7 +92,14 @@ func (r *resolver) node() {
 // own takes the flags that kube-proxy does not have.
 func (r *resolver) own() {
 	g := r.flags.given
-	r.s.Manifests, r.s.RejectWithoutLocalEndpoints = g.manifests, g.reject
+	r.s.Manifests, r.s.RejectWithoutLocalEndpoints, r.s.ResetRemovedEndpoints = g.manifests, g.reject, g.reset
+	r.s.BPFDir, r.s.EndpointMetrics = g.bpfDir, g.endpointMetrics
+	if g.bpfDir != AutoBPFDir && g.bpfDir != NoBPF && !filepath.IsAbs(g.bpfDir) {
+		r.wrong("bpf-dir", "%q is neither an absolute path, %s nor %s", g.bpfDir, AutoBPFDir, NoBPF)
+	}
+	if !slices.Contains([]string{"off", "service", "endpoint"}, g.endpointMetrics) {
+		r.wrong("endpoint-metrics", "%q is neither off, service nor endpoint", g.endpointMetrics)
+	}
 	if g.manifests == "" {
 		return
 	}

@@ -48,6 +48,14 @@ type Settings struct {
 	// RejectWithoutLocalEndpoints rejects what a Local policy without local endpoints
 	// would drop.
 	RejectWithoutLocalEndpoints bool
+	// ResetRemovedEndpoints forgets TCP connections to endpoints that are in no slice.
+	ResetRemovedEndpoints bool
+	// BPFDir is where counters of connections are pinned; AutoBPFDir and NoBPF are no
+	// directories.
+	BPFDir string
+	// EndpointMetrics says what there are metrics of connections for: off, service or
+	// endpoint.
+	EndpointMetrics string
 	// Gates has the value of every feature gate.
 	Gates map[string]bool
 	// Config is the whole configuration, with defaults and with what flags say, as

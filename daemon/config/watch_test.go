@@ -90,7 +90,7 @@ func score(n int) string { return head + fmt.Sprintf("mode: nftables\noomScoreAd
 
 const rarely = time.Hour // longer than any test: only events count
 
-func TestChangesOfAFileAreNoticed(t *testing.T) {
+func TestA14_8ChangesOfAFileAreNoticed(t *testing.T) {
 	for name, change := range map[string]func(t *testing.T, file string, n int){
 		"written": func(t *testing.T, file string, n int) { write(t, file, score(n)) },
 		"renamed over": func(t *testing.T, file string, n int) {
@@ -132,9 +132,9 @@ func link(t *testing.T, to, at string) {
 	rename(t, at+".new", at)
 }
 
-// Report 38: the kubelet puts a new version beside the old one, exchanges ..data, and
+// The kubelet puts a new version beside the old one, exchanges ..data, and
 // removes the old one. The file that is named never changes.
-func TestSwapOfAConfigMapIsNoticed(t *testing.T) {
+func TestR38SwapOfAConfigMapIsNoticed(t *testing.T) {
 	for name, of := range map[string]func(t *testing.T, volume string) string{
 		"in the volume": func(_ *testing.T, volume string) string { return filepath.Join(volume, "config.conf") },
 		"by a symlink elsewhere": func(t *testing.T, volume string) string {

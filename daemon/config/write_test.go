@@ -9,10 +9,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A14.9. The golden files are what kube-proxy 1.37 writes for the same flags, but for
+// The golden files are what kube-proxy 1.37 writes for the same flags, but for
 // the periods of modes that are not asked for: it leaves them out, and fills them in
 // when it reads the file.
-func TestTheConfigurationIsWritten(t *testing.T) {
+func TestA14_9TheConfigurationIsWritten(t *testing.T) {
 	for golden, args := range map[string][]string{
 		"defaults.yaml": {"--proxy-mode=nftables"},
 		"flags.yaml": {

@@ -339,7 +339,7 @@ func TestA9_7AnAddressThatComesLaterIsListenedOn(t *testing.T) {
 	}
 }
 
-func TestA9_8R36AClashIsReportedOnceAndTriedAgain(t *testing.T) {
+func TestA9_8R36F14AClashIsReportedOnceAndTriedAgain(t *testing.T) {
 	n := newNode(t).run(t)
 	var taken net.Listener
 	take := func() {

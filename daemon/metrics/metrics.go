@@ -45,11 +45,23 @@ type Config struct {
 	// PendingAge gives the age of the oldest change that is not in the kernel, 0 if
 	// there is none; nil: there never is one.
 	PendingAge func() time.Duration
+	// Lost gives for how long the API server has not been heard, 0 if it is; nil: there is
+	// none.
+	Lost func() time.Duration
+	// Pending counts the EndpointSlices and Services that changed and are not in the
+	// kernel; nil: there never are any.
+	Pending func() (slices, services int)
 	// Counters reads what the rules of a family have counted. It is called for each
 	// scrape, from a goroutine of its own, one at a time for each family; nil: nothing
 	// is counted.
 	Counters func(ctx context.Context, family string) (Counters, error)
-	Log      logr.Logger
+	// HitsMode says how the kernel sees the connections that endpoints are given, "" if it
+	// does not count them. Hits reads what it has counted, each endpoint of a service port
+	// once.
+	HitsMode        string
+	Hits            func() ([]Hit, error)
+	EndpointMetrics EndpointMetrics
+	Log             logr.Logger
 }
 
 // A Feature is a feature gate. Stage is ALPHA, BETA or DEPRECATED, and empty for what
@@ -76,7 +88,7 @@ func New(cfg Config) *Metrics {
 	register := func(c ...prometheus.Collector) { m.registry.MustRegister(c...) }
 	m.proxy = newProxy(register, cfg)
 	m.own = newOwn(register, cfg)
-	register(buildInfo(), newCountersCollector(cfg))
+	register(buildInfo(), newCountersCollector(cfg), newHitsCollector(cfg))
 	for _, f := range cfg.Features {
 		feature.RecordFeatureInfo(context.Background(), f.Name, f.Stage, f.Enabled)
 	}

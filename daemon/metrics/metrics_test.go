@@ -31,6 +31,7 @@ func config() Config {
 		Version: "test", Families: []string{"IPv4", "IPv6"}, LocalhostNodePorts: true,
 		ForeignKinds: []string{"flushed", "lost"}, Log: logr.Discard(),
 		Features: []Feature{{"Young", "ALPHA", false}, {"Grown", "", true}},
+		Pending:  func() (slices, services int) { return 3, 4 },
 		Counters: func(context.Context, string) (Counters, error) {
 			return Counters{
 				Named:             map[string]uint64{"refused-no-endpoints": 3, "dropped-source": 4, "pins-full-a": 5, "elsewhere": 6},
@@ -96,6 +97,7 @@ func exercise(m *Metrics) {
 	m.ConntrackPass("IPv4", time.Second, 1)
 	m.LocalhostFailed("IPv4")
 	m.Changed(time.Second)
+	m.Lacks("fib", true)
 	m.Operated("IPv4", map[string]int{"add": 1})
 	m.Holds("IPv4", map[string]int{"service-ips": 1}, 2)
 }
@@ -157,10 +159,13 @@ func TestOurOwnMetricsKeepTheirNames(t *testing.T) {
 		"onerule_conntrack_untranslated_deleted_total": {"counter", "ip_family"},
 		"onerule_build_info":                           {"gauge", "version"},
 		"onerule_foreign_changes_total":                {"counter", "kind"},
+		"onerule_kernel_lacks":                         {"gauge", "expression"},
 		"onerule_refused_connections_total":            {"counter", "ip_family,reason"},
 		"onerule_dropped_connections_total":            {"counter", "ip_family,reason"},
 		"onerule_pins_full_total":                      {"counter", "ip_family"},
 		"onerule_pending_change_age_seconds":           {"gauge", ""},
+		"onerule_api_lost_seconds":                     {"gauge", ""},
+		"onerule_bpf_enabled":                          {"gauge", "mode"},
 	}
 	if diff := cmp.Diff(want, shapes(scrape(t, m), "onerule_")); diff != "" {
 		t.Errorf("metrics (-want +got): %s", diff)
@@ -249,9 +254,9 @@ func TestA11MetricsChangeWithWhatTheyMean(t *testing.T) {
 		"a sync that is asked for is dated":     {func(m *Metrics) { m.Queued("IPv6") }, rules + "last_queued_timestamp_seconds", []string{"IPv6"}, -1, 0, true, nil},
 		"changes of slices are counted":         {func(m *Metrics) { m.EndpointsChanged(2) }, rules + "endpoint_changes_total", nil, 0, 2, false, nil},
 		"changes of Services are counted":       {func(m *Metrics) { m.ServicesChanged(2) }, rules + "service_changes_total", nil, 0, 2, false, nil},
-		"slices wait":                           {func(m *Metrics) { m.Pending(3, 4) }, rules + "endpoint_changes_pending", nil, 0, 3, false, nil},
-		"Services wait":                         {func(m *Metrics) { m.Pending(3, 4) }, rules + "service_changes_pending", nil, 0, 4, false, nil},
-		"nothing waits any more":                {func(m *Metrics) { m.Pending(3, 4); m.Pending(0, 0) }, rules + "service_changes_pending", nil, 0, 0, false, nil},
+		"slices wait":                           {func(*Metrics) {}, rules + "endpoint_changes_pending", nil, 3, 3, false, nil},
+		"Services wait":                         {func(*Metrics) {}, rules + "service_changes_pending", nil, 4, 4, false, nil},
+		"a sync with nothing to write is dated": {func(m *Metrics) { m.UpToDate("IPv6") }, rules + "last_timestamp_seconds", []string{"IPv6"}, -1, 0, true, nil},
 		"no local endpoints for internal":       {func(m *Metrics) { m.NoLocal("IPv4", 1, 2) }, rules + "no_local_endpoints_total", []string{"IPv4", "internal"}, 0, 1, false, []string{"IPv6", "internal"}},
 		"no local endpoints for external":       {func(m *Metrics) { m.NoLocal("IPv4", 1, 2) }, rules + "no_local_endpoints_total", []string{"IPv4", "external"}, 0, 2, false, nil},
 		"/healthz is answered":                  {func(m *Metrics) { m.Answered("healthz", 503) }, "kubeproxy_proxy_healthz_total", []string{"503"}, 0, 1, false, []string{"200"}},
@@ -262,6 +267,8 @@ func TestA11MetricsChangeWithWhatTheyMean(t *testing.T) {
 		"localhost lacks a listener":            {func(m *Metrics) { m.LocalhostFailed("IPv4") }, "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", []string{"IPv4"}, 0, 1, false, []string{"IPv6"}},
 		"flows without translation are deleted": {func(m *Metrics) { m.Untranslated("IPv4", 3) }, "onerule_conntrack_untranslated_deleted_total", []string{"IPv4"}, 0, 3, false, []string{"IPv6"}},
 		"others change our table":               {func(m *Metrics) { m.ForeignChange("flushed") }, "onerule_foreign_changes_total", []string{"flushed"}, 0, 1, false, []string{"lost"}},
+		"the kernel lacks an expression":        {func(m *Metrics) { m.Lacks("fib", true) }, "onerule_kernel_lacks", []string{"fib"}, -1, 1, false, nil},
+		"it lacks it no more":                   {func(m *Metrics) { m.Lacks("fib", true); m.Lacks("fib", false) }, "onerule_kernel_lacks", []string{"fib"}, -1, 0, false, nil},
 		"a change reaches the kernel":           {func(m *Metrics) { m.Changed(1) }, "onerule_change_duration_seconds", nil, 0, 1, false, nil},
 		"operations are counted": {func(m *Metrics) {
 			m.Operated("IPv4", map[string]int{"add": 2})

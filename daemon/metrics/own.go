@@ -25,6 +25,7 @@ type own struct {
 	change       prometheus.Histogram
 	untranslated *prometheus.CounterVec
 	foreign      *prometheus.CounterVec
+	lacks        *prometheus.GaugeVec
 	sets         *sets
 }
 
@@ -49,6 +50,7 @@ func newOwn(r registerer, cfg Config) own {
 		untranslated: r.counters("onerule_conntrack_untranslated_deleted_total",
 			"Conntrack entries deleted because they began before their destination was a frontend.", ipFamily),
 		foreign: r.counters("onerule_foreign_changes_total", "Changes that others made to our tables, by kind.", "kind"),
+		lacks:   r.gauges("onerule_kernel_lacks", "1 for an expression of nftables that the kernel lacks and that is done without.", "expression"),
 		sets:    &sets{seen: map[string]map[string]int{}},
 	}
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -56,7 +58,9 @@ func newOwn(r registerer, cfg Config) own {
 		ConstLabels: prometheus.Labels{"version": cfg.Version},
 	})
 	build.Set(1)
-	r(o.change, build, pendingAge(cfg.PendingAge))
+	r(o.change, build,
+		age("onerule_pending_change_age_seconds", "Age of the oldest change that is not in the kernel, 0 if all are.", cfg.PendingAge),
+		age("onerule_api_lost_seconds", "Time for which the API server has not been heard about some kind of objects, 0 if it is.", cfg.Lost))
 	for _, family := range cfg.Families {
 		o.untranslated.WithLabelValues(family)
 	}
@@ -66,15 +70,13 @@ func newOwn(r registerer, cfg Config) own {
 	return o
 }
 
-func pendingAge(age func() time.Duration) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "onerule_pending_change_age_seconds",
-		Help: "Age of the oldest change that is not in the kernel, 0 if all are.",
-	}, func() float64 {
-		if age == nil {
+// age gives a metric of how long something has been so; nil: it never is.
+func age(name, help string, how func() time.Duration) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+		if how == nil {
 			return 0
 		}
-		return age().Seconds()
+		return how().Seconds()
 	})
 }
 
@@ -127,6 +129,15 @@ func bounded(sizes map[string]int) map[string]int {
 // began before their destination was a frontend.
 func (m *Metrics) Untranslated(family string, n int) {
 	m.own.untranslated.WithLabelValues(family).Add(float64(n))
+}
+
+// Lacks says whether the kernel lacks an expression of nftables.
+func (m *Metrics) Lacks(expression string, lacks bool) {
+	value := 0.0
+	if lacks {
+		value = 1
+	}
+	m.own.lacks.WithLabelValues(expression).Set(value)
 }
 
 // ForeignChange counts a change that others made to our tables.

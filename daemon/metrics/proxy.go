@@ -32,8 +32,7 @@ type syncs struct {
 }
 
 type changes struct {
-	endpoints, services               prometheus.Counter
-	pendingEndpoints, pendingServices prometheus.Gauge
+	endpoints, services prometheus.Counter
 }
 
 // Of service ports with a Local policy.
@@ -55,7 +54,7 @@ func programmingBuckets() []float64 {
 }
 
 func newProxy(r registerer, cfg Config) proxy {
-	p := proxy{syncs: newSyncs(r), changes: newChanges(r)}
+	p := proxy{syncs: newSyncs(r), changes: newChanges(r, cfg.Pending)}
 	p.noLocal = r.gauges("kubeproxy_sync_proxy_rules_no_local_endpoints_total",
 		"Service ports whose traffic policy is Local, with endpoints elsewhere and none on this node.", "traffic_policy", ipFamily)
 	p.answers = map[string]*prometheus.CounterVec{
@@ -93,23 +92,24 @@ func newSyncs(r registerer) syncs {
 	}
 }
 
-func newChanges(r registerer) changes {
+func newChanges(r registerer, pending func() (slices, services int)) changes {
 	const prefix = "kubeproxy_sync_proxy_rules_"
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: prefix + name, Help: help})
 		r(c)
 		return c
 	}
-	gauge := func(name, help string) prometheus.Gauge {
-		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: prefix + name, Help: help})
-		r(g)
-		return g
+	if pending == nil {
+		pending = func() (slices, services int) { return 0, 0 }
 	}
+	gauge := func(name, help string, of func(slices, services int) int) {
+		r(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + name, Help: help}, func() float64 { return float64(of(pending())) }))
+	}
+	gauge("endpoint_changes_pending", "EndpointSlices that changed and are not in the kernel yet.", func(slices, _ int) int { return slices })
+	gauge("service_changes_pending", "Services that changed and are not in the kernel yet.", func(_, services int) int { return services })
 	return changes{
-		endpoints:        counter("endpoint_changes_total", "Changes of EndpointSlices that came in."),
-		services:         counter("service_changes_total", "Changes of Services that came in, counted for each family."),
-		pendingEndpoints: gauge("endpoint_changes_pending", "EndpointSlices that changed and are not in the kernel yet."),
-		pendingServices:  gauge("service_changes_pending", "Services that changed and are not in the kernel yet."),
+		endpoints: counter("endpoint_changes_total", "Changes of EndpointSlices that came in."),
+		services:  counter("service_changes_total", "Changes of Services that came in, counted for each family."),
 	}
 }
 
@@ -154,7 +154,13 @@ func (m *Metrics) Synced(family string, took time.Duration, full bool, err error
 		s.failures.WithLabelValues(family).Inc()
 		return
 	}
-	s.last.WithLabelValues(family).SetToCurrentTime()
+	m.UpToDate(family)
+}
+
+// UpToDate says that all that was asked for of a family is in the kernel now, whether or
+// not anything had to be written for it.
+func (m *Metrics) UpToDate(family string) {
+	m.proxy.syncs.last.WithLabelValues(family).SetToCurrentTime()
 }
 
 // CleanupFailed says that the kernel kept chains of a family that are out of use.
@@ -168,12 +174,6 @@ func (m *Metrics) EndpointsChanged(n int) { m.proxy.changes.endpoints.Add(float6
 // ServicesChanged counts changes of Services. As with kube-proxy, one counts once for
 // each family that is served.
 func (m *Metrics) ServicesChanged(n int) { m.proxy.changes.services.Add(float64(n)) }
-
-// Pending says how many EndpointSlices and Services changed and are not in the kernel.
-func (m *Metrics) Pending(endpoints, services int) {
-	m.proxy.changes.pendingEndpoints.Set(float64(endpoints))
-	m.proxy.changes.pendingServices.Set(float64(services))
-}
 
 // Programmed says that what a family's EndpointSlice follows from is in the kernel now.
 // since is when that happened, as the slice says; what happened before the start, or

@@ -8,9 +8,11 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"onerule/daemon/config"
+	"onerule/nft"
 )
 
 // seeHelp ends what is said of a command line that is wrong.
@@ -37,7 +39,10 @@ type actions struct {
 type job struct {
 	config.Settings
 	flags   *config.Flags
+	given   map[string]string // the flags' values, by name
 	version string
+	// without are the families that there can be no tables for, and why.
+	without map[nft.Family]error
 	log     logr.Logger
 }
 
@@ -103,9 +108,16 @@ func runAsked(cmd *cobra.Command, flags *config.Flags, version string, does acti
 	if err := s.ApplyLogging(); err != nil {
 		return err
 	}
-	j := job{Settings: s, flags: flags, version: version, log: klog.Background()}
+	j := job{Settings: s, flags: flags, given: values(cmd.Flags()), version: version, log: klog.Background()}
 	warn(j.log, s)
 	return j.do(cmd.Context(), does)
+}
+
+// values gives what flags are set to.
+func values(set *pflag.FlagSet) map[string]string {
+	list := map[string]string{}
+	set.VisitAll(func(f *pflag.Flag) { list[f.Name] = f.Value.String() })
+	return list
 }
 
 func printVersion(to io.Writer, version, asked string) {

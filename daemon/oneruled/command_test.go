@@ -98,8 +98,7 @@ func withoutLog(text string) string {
 	return b.String()
 }
 
-// A14.9
-func TestTheConfigurationIsWrittenAndNothingElse(t *testing.T) {
+func TestA14_9TheConfigurationIsWrittenAndNothingElse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	stdout, _, ok := oneruled(t, nil, "--write-config-to", file, "--cleanup", "--conntrack-min=5")
 	text, err := os.ReadFile(file)

@@ -84,6 +84,13 @@ func (j job) apply(ctx context.Context, s *servers, c config.Settings, changes c
 	if len(changes.Restart) > 0 {
 		return fmt.Errorf("config file %s: it is changed in what takes a restart: %s", j.flags.ConfigFile, strings.Join(changes.Restart, ", "))
 	}
+	if slices.Contains(changes.Live, "clusterCIDR") || slices.Contains(changes.Live, "detectLocalMode") {
+		changed := j
+		changed.Settings = c
+		if _, err := changed.families(); err != nil {
+			return fmt.Errorf("config file %s: %w", j.flags.ConfigFile, err)
+		}
+	}
 	if slices.Contains(changes.Live, "logging.verbosity") {
 		if err := c.ApplyVerbosity(); err != nil {
 			return err

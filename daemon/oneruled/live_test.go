@@ -44,8 +44,8 @@ func configured(t *testing.T, fields string) (j job, rewrite func(fields string)
 	return job{Settings: s, flags: flags, log: logr.Discard()}, rewrite
 }
 
-// A14.8: what can be is applied live, and what can't ends the daemon with its name.
-func TestChangedFileIsAppliedOrNamed(t *testing.T) {
+// What can be is applied live, and what can't ends the daemon with its name.
+func TestA14_8ChangedFileIsAppliedOrNamed(t *testing.T) {
 	one, two, metrics := free(t), free(t), free(t)
 	fields := func(healthz string, profiling bool, more string) string {
 		return fmt.Sprintf("healthzBindAddress: %s\nmetricsBindAddress: %s\nenableProfiling: %t\n%s", healthz, metrics, profiling, more)

@@ -9,15 +9,21 @@ import (
 	"onerule/nft/takeover"
 )
 
-// initialize looks whether the node can be served.
+// initialize looks whether the node can be served, and does what takes more privilege
+// than the daemon needs afterwards.
 func initialize(ctx context.Context, j job) error {
 	found, err := nft.Probe(ctx)
 	if err != nil {
 		return err
 	}
+	j.without = found.Without
 	families, err := j.families()
 	if err != nil {
 		return err
+	}
+	newTuning(j.log).apply(j.Conntrack)
+	if !found.Fib {
+		j.log.Info(withoutFib)
 	}
 	j.log.Info("this node can be served", "kernel", found.Kernel, "nft", found.Nft, "families", fmt.Sprint(families))
 	return nil

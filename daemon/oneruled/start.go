@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/component-base/logs"
 
+	"onerule/bpf"
 	"onerule/daemon"
 	"onerule/daemon/config"
 	"onerule/daemon/health"
@@ -19,22 +20,59 @@ import (
 	"onerule/nft"
 )
 
-// start serves Services until ctx ends.
+// action is what events say was being done, in kube-proxy's words.
+const action = "StartKubeProxy"
+
+// start serves Services until ctx ends. What keeps it from that is also told to who looks
+// at the Node.
 func start(ctx context.Context, j job) error {
-	found, err := nft.Probe(ctx)
-	if err != nil {
-		return err
-	}
 	daemon.SpareMemory()
+	if j.Config.ShowHiddenMetricsForVersion != "" {
+		metrics.ShowHidden()
+	}
 	from, err := j.source()
 	if err != nil {
 		return err
 	}
-	families, err := j.families()
+	d, err := j.prepare(ctx, from)
 	if err != nil {
+		from.lastWords(ctx, err)
 		return err
 	}
+	if err := config.SetOOMScore(oomScoreFile, j.OOMScoreAdj); err != nil {
+		j.log.Info("the kernel may end this process early when memory is short", "err", err)
+	}
+	from.events.Normal(from.events.Node(), "Starting", action, "oneruled begins to serve")
+	s, tuned := j.servers(d, from), newTuning(j.log)
+	return together(ctx,
+		d.Run,
+		func(ctx context.Context) error { return from.feed(ctx, d) },
+		func(during context.Context) error { return from.tell(ctx, during) },
+		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
+		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
+		func(ctx context.Context) error { tuned.run(ctx, j.Conntrack); return nil },
+		func(ctx context.Context) error {
+			return follow(ctx, j, s, func(c config.Settings) {
+				d.Configured(c)
+				tuned.change(ctx, c.Conntrack)
+			})
+		},
+	)
+}
+
+// prepare looks what the machine can do, takes note of it, and makes a daemon.
+func (j *job) prepare(ctx context.Context, from origin) (*daemon.Daemon, error) {
+	found, err := nft.Probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	j.without = found.Without
+	families, err := j.families()
+	if err != nil {
+		return nil, err
+	}
 	d, err := daemon.New(daemon.Config{
+		Hits:       j.hits(families),
 		Settings:   j.Settings,
 		Families:   families,
 		WithoutFib: !found.Fib,
@@ -42,25 +80,55 @@ func start(ctx context.Context, j job) error {
 		KnownNode:  from.events != nil,
 		Features:   features(j.Gates),
 		Event:      from.warn,
+		Lost:       from.lost,
 		Log:        j.log,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	j.log.Info("oneruled begins", "version", j.version, "node", j.Node, "kernel", found.Kernel, "nft", found.Nft, "families", fmt.Sprint(families))
-	if err := config.SetOOMScore(oomScoreFile, j.OOMScoreAdj); err != nil {
-		j.log.Info("the kernel may end this process early when memory is short", "err", err)
+	if !found.Fib {
+		j.log.Info(withoutFib)
 	}
-	from.events.Normal(from.events.Node(), "Starting", "StartKubeProxy", "oneruled begins to serve")
-	s := j.servers(d, from)
-	return together(ctx,
-		d.Run,
-		func(ctx context.Context) error { return from.feed(ctx, d) },
-		from.events.Run,
-		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
-		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
-		func(ctx context.Context) error { return follow(ctx, j, s, d.Configured) },
-	)
+	for _, line := range lacking(found) {
+		from.events.Warning(from.events.Node(), "KernelLacksNftables", action, line)
+	}
+	return d, nil
+}
+
+// hits begins to count the connections that endpoints are given; nil if that can't be done.
+func (j *job) hits(families []nft.Family) *bpf.Counters {
+	o := bpf.Options{Dir: j.BPFDir, IPv6: slices.Contains(families, nft.IPv6), Log: j.log}
+	switch j.BPFDir {
+	case config.NoBPF:
+		return nil
+	case config.AutoBPFDir:
+		o.Dir = bpf.HostDir()
+	}
+	c, err := bpf.Open(o)
+	if err != nil {
+		j.log.Info("what endpoints are given is not counted", "err", err)
+		return nil
+	}
+	j.log.V(1).Info("what endpoints are given is counted", "mode", c.Mode(), "pinned", o.Dir)
+	return c
+}
+
+// withoutFib says what it costs that the kernel cannot tell the node's own addresses.
+const withoutFib = "the kernel lacks the expression fib of nftables: which addresses are the node's own is said by elements, a moment after they change"
+
+// lacking says what nftables of this machine lack that can be done without.
+func lacking(found nft.Found) []string {
+	var lines []string
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
+		if err := found.Without[family]; err != nil {
+			lines = append(lines, fmt.Sprintf("%s is not served: %v", config.Family(family), err))
+		}
+	}
+	if !found.Fib {
+		lines = append(lines, withoutFib)
+	}
+	return lines
 }
 
 // servers are what the daemon answers with.
@@ -72,6 +140,7 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 			Version:      j.version,
 			Emulation:    metrics.Emulated(),
 			Started:      began,
+			Flags:        j.flagz(),
 			Metrics:      d.MetricsHandler(),
 			Config:       func() any { return c.Config },
 			Statusz:      c.Gates["ComponentStatusz"],
@@ -82,6 +151,14 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 	s.healthz.failed = from.failed("FailedToStartProxierHealthcheck")
 	s.metrics.failed = from.failed("FailedToStartMetricServer")
 	return s
+}
+
+// flagz gives the flags to who asks for them; nil: nobody is to.
+func (j job) flagz() func() map[string]string {
+	if !j.Gates["ComponentFlagz"] {
+		return nil
+	}
+	return func() map[string]string { return j.given }
 }
 
 // features gives the feature gates for metrics.
@@ -99,21 +176,43 @@ func features(gates map[string]bool) []metrics.Feature {
 type origin struct {
 	feed   func(context.Context, source.Sink) error
 	events *source.Events
+	lost   func() time.Duration
 }
 
 func (o origin) warn(e daemon.Event) {
-	o.events.Warning(e.Object, e.Reason, "StartKubeProxy", e.Note)
+	o.events.Warning(e.Object, e.Reason, action, e.Note)
+}
+
+// tell sends events until during ends, and then the last ones: unless asked has ended, too.
+// Who asked the daemon to end does not wait for an API server that may not answer.
+func (o origin) tell(asked, during context.Context) error {
+	ended := make(chan error, 1)
+	go func() { ended <- o.events.Run(during) }() // ends soon after during, or with the process
+	select {
+	case err := <-ended:
+		return err
+	case <-asked.Done():
+		return nil
+	}
+}
+
+// lastWords tells why the node is not served.
+func (o origin) lastWords(ctx context.Context, why error) {
+	o.events.Warning(o.events.Node(), "NodeNotServed", action, why.Error())
+	over, end := context.WithCancel(ctx)
+	end()
+	_ = o.events.Run(over) // sends what there is, and logs what it could not
 }
 
 // failed tells of an address that a server can't have.
 func (o origin) failed(reason string) func(error) {
-	return func(err error) { o.events.Warning(o.events.Node(), reason, "StartKubeProxy", err.Error()) }
+	return func(err error) { o.events.Warning(o.events.Node(), reason, action, err.Error()) }
 }
 
 // families gives those to serve, the primary one first, and says which one is not.
 func (j job) families() ([]nft.Family, error) {
 	primary := config.FindNodeIPs(j.BindAddress, nil).Primary
-	found, lines, err := config.Families(primary, config.HostSupport("/proc"))
+	found, lines, err := config.Families(primary, j.support())
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +228,14 @@ func (j job) families() ([]nft.Family, error) {
 		families[i] = nft.Family(f)
 	}
 	return families, nil
+}
+
+// support says which families the machine has, and has tables for.
+func (j job) support() config.Support {
+	s := config.HostSupport("/proc")
+	s.IPv4 = cmp.Or(s.IPv4, j.without[nft.IPv4])
+	s.IPv6 = cmp.Or(s.IPv6, j.without[nft.IPv6])
+	return s
 }
 
 // source gives what delivers objects to the daemon.
@@ -148,8 +255,10 @@ func (j job) source() (origin, error) {
 	if err != nil {
 		return origin{}, fmt.Errorf("neither --manifests nor a way to the API server: %w", err)
 	}
+	contact := &source.Contact{}
 	return origin{
-		feed:   source.API{Client: client, Node: j.Node, Log: j.log}.Run,
+		feed:   source.API{Client: client, Node: j.Node, Log: j.log, Contact: contact}.Run,
+		lost:   contact.Lost,
 		events: source.NewEvents(client, j.Node, j.log),
 	}, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // A change of one endpoint costs what its Service does, however many Services there
 // are: what is allocated for it is the measure.
-func TestACostThatDoesNotDependOnOtherServices(t *testing.T) {
+func TestR1ACostThatDoesNotDependOnOtherServices(t *testing.T) {
 	cost := func(services int) float64 {
 		l, changes := crowded(services)
 		i := 0

@@ -36,6 +36,7 @@ type choice struct {
 	cluster []netip.AddrPort // for the policy Cluster
 	local   []netip.AddrPort // for the policy Local: on this node
 	serving []netip.AddrPort // whose flows may go on, wherever they are
+	listed  []netip.AddrPort // all, if the flows to others are to end
 	// clusterHere are those of cluster that are on this node, readyHere all endpoints on
 	// it that are ready.
 	clusterHere, readyHere []netip.AddrPort
@@ -70,6 +71,18 @@ func (p place) choose(all map[netip.AddrPort]model.Endpoint, family Family) choi
 	}
 	c.clusterHere = of(c.cluster, p.here)
 	return c
+}
+
+// listed gives all endpoints of a family, sorted.
+func listed(all map[netip.AddrPort]model.Endpoint, family Family) []netip.AddrPort {
+	var list []netip.AddrPort
+	for to := range all {
+		if FamilyOf(to.Addr()) == family {
+			list = append(list, to)
+		}
+	}
+	slices.SortFunc(list, netip.AddrPort.Compare)
+	return list
 }
 
 func isReady(e model.Endpoint) bool { return e.Ready }

@@ -73,27 +73,34 @@ func reversed(list []model.Endpoint) []model.Endpoint {
 }
 
 // A12.1: whose flows may go on, whatever policies and topology say.
-func TestServingEndpointsAreOfUDPAndSCTP(t *testing.T) {
+func TestEndpointsThatKeepTheirFlows(t *testing.T) {
 	endpoints := []model.Endpoint{
 		hinted(on("n1", "10.0.0.1"), "n1", ""), hinted(on("n2", "10.0.0.2"), "n2", ""), goes("n2", "10.0.0.3"),
 		{Addr: addr("10.0.0.4"), Serving: true},
 		{Addr: addr("10.0.0.5"), Ready: true, Hints: &model.Hints{Nodes: []string{"n2"}}}, // R33: published although it is not ready
 		{Addr: addr("10.0.0.6"), Terminating: true}, {Addr: addr("10.0.0.7")}, ready("fd00::8"),
 	}
-	for protocol, want := range map[model.Protocol]string{model.TCP: "[]", model.UDP: "[1 2 3 4 5]", model.SCTP: "[1 2 3 4 5]"} {
+	for _, c := range []struct {
+		protocol   model.Protocol
+		keepListed bool
+		want       string
+	}{
+		{model.TCP, false, "[]"}, {model.TCP, true, "[1 2 3 4 5 6 7]"},
+		{model.UDP, false, "[1 2 3 4 5]"}, {model.UDP, true, "[1 2 3 4 5]"}, {model.SCTP, false, "[1 2 3 4 5]"},
+	} {
 		s, part := full(), slice("a", 8080, endpoints...)
 		s.ClusterIPs, s.InternalLocal = s.ClusterIPs[:1], true
-		s.Ports[0].Protocol, part.Ports[0].Protocol = protocol, protocol
-		p := plan.ForService(plan.Config{NodeName: "n1"}, model.Node{}, s, []*model.EndpointSlice{part})
+		s.Ports[0].Protocol, part.Ports[0].Protocol = c.protocol, c.protocol
+		p := plan.ForService(plan.Config{NodeName: "n1", KeepListed: c.keepListed}, model.Node{}, s, []*model.EndpointSlice{part})
 		if len(p.Decisions) != 4 {
-			t.Fatalf("%s: got %d decisions, want 4", protocol, len(p.Decisions))
+			t.Fatalf("%s: got %d decisions, want 4", c.protocol, len(p.Decisions))
 		}
 		for _, d := range p.Decisions {
-			if got := short(d.Serving); got != want {
-				t.Errorf("%s: %s: got serving %s, want %s", protocol, d.Frontend, got, want)
+			if got := short(d.Keep); got != c.want {
+				t.Errorf("%s, listed %v: %s: keeps flows to %s, want %s", c.protocol, c.keepListed, d.Frontend, got, c.want)
 			}
 			if got := short(d.Endpoints); got != "[1]" {
-				t.Errorf("%s: %s: got endpoints %s, want [1]", protocol, d.Frontend, got)
+				t.Errorf("%s: %s: got endpoints %s, want [1]", c.protocol, d.Frontend, got)
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func eachFieldDiffers[T any](t *testing.T, equal func(T, T) bool) {
 func something(t *testing.T, of reflect.Type) reflect.Value {
 	t.Helper()
 	for _, v := range []any{
-		true, uint32(1), NodePort, Frontend{Port: 80}, ServicePort{Service: model.Name{Name: "a"}},
+		true, "a", uint32(1), NodePort, Frontend{Port: 80}, ServicePort{Service: model.Name{Name: "a"}},
 		[]netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:80")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")},
 	} {
 		if reflect.TypeOf(v) == of {

@@ -67,6 +67,26 @@ func newOutcome() Outcome {
 	}
 }
 
+// Owns says whether a frontend is any Service's.
+func (l *Ledger) Owns(f Frontend) bool {
+	_, owned := l.owners[f]
+	return owned
+}
+
+// Owner gives the Service that a frontend is of, which must be one's.
+func (l *Ledger) Owner(f Frontend) model.Name { return l.owners[f] }
+
+// NodePorts names those of a family that Services have.
+func (l *Ledger) NodePorts(family Family) Keys {
+	k := NewKeys()
+	for f := range l.owners {
+		if !f.Addr.IsValid() && f.Family == family {
+			k.Frontends[f] = true
+		}
+	}
+	return k
+}
+
 // All names every outcome that there is.
 func (l *Ledger) All() Keys {
 	k := l.Of(func(model.Name) bool { return true })
@@ -99,9 +119,9 @@ func (l *Ledger) Of(match func(model.Name) bool) Keys {
 // equal compares all that a decision says.
 func (d Decision) equal(o Decision) bool {
 	return d.Frontend == o.Frontend && d.Kind == o.Kind && d.Local == o.Local && d.Guarded == o.Guarded &&
-		d.Affinity == o.Affinity && d.AffinitySeconds == o.AffinitySeconds && d.AffinityLocal == o.AffinityLocal &&
+		d.PortName == o.PortName && d.Affinity == o.Affinity && d.AffinitySeconds == o.AffinitySeconds && d.AffinityLocal == o.AffinityLocal &&
 		slices.Equal(d.Endpoints, o.Endpoints) && slices.Equal(d.LocalEndpoints, o.LocalEndpoints) &&
-		slices.Equal(d.Serving, o.Serving) && slices.Equal(d.Sources, o.Sources)
+		slices.Equal(d.Keep, o.Keep) && slices.Equal(d.Sources, o.Sources)
 }
 
 func (a Affinity) equal(o Affinity) bool {

@@ -19,6 +19,8 @@ type Config struct {
 	ClusterCIDRs []netip.Prefix
 	// WithoutExternalIPs leaves spec.externalIPs out (gate AllowServiceExternalIPs).
 	WithoutExternalIPs bool
+	// KeepListed asks for Keep of TCP frontends.
+	KeepListed bool
 }
 
 // A Frontend is where clients send. A NodePort has no Addr but a Family: it is at
@@ -86,9 +88,10 @@ type Decision struct {
 	// For a Local frontend with Endpoints but without LocalEndpoints, connections that
 	// may only go to local ones are dropped.
 	LocalEndpoints []netip.AddrPort
-	// Serving are all endpoints that serve, whatever topology and policies say, of UDP
-	// and SCTP frontends: their flows may go on. Sorted and distinct.
-	Serving []netip.AddrPort
+	// Keep are the endpoints whose flows may go on, whatever topology and policies say: of
+	// UDP and SCTP frontends all that serve, of TCP ones all that there are, if
+	// Config.KeepListed asks for them. Sorted and distinct.
+	Keep []netip.AddrPort
 	// Guarded says that only clients in Sources are let in; the others are dropped.
 	// Sources are disjoint and sorted, of the frontend's family.
 	Guarded bool
@@ -98,6 +101,8 @@ type Decision struct {
 	Affinity        ServicePort
 	AffinitySeconds uint32
 	AffinityLocal   bool
+	// PortName is the name of the service port.
+	PortName string
 }
 
 // A ServicePort names a port of a Service in one family: what ClientIP affinity

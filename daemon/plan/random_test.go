@@ -78,7 +78,7 @@ func (s tally) add(w *world) {
 		s[fmt.Sprint("kind ", d.Kind)]++
 		for what, is := range map[string]bool{
 			"local": d.Local, "guarded": d.Guarded, "affinity": d.Affinity != (plan.ServicePort{}),
-			"serving": len(d.Serving) > len(d.Endpoints), "local and none": d.Local && len(d.LocalEndpoints) == 0 && len(d.Endpoints) > 0,
+			"serving": len(d.Keep) > len(d.Endpoints), "local and none": d.Local && len(d.LocalEndpoints) == 0 && len(d.Endpoints) > 0,
 			"refuses": len(d.Endpoints) == 0, "IPv6": d.Frontend.InFamily() == plan.IPv6,
 		} {
 			if is {

@@ -23,7 +23,11 @@ func ForService(cfg Config, node model.Node, s *model.Service, parts []*model.En
 	for _, port := range s.Ports {
 		all := endpointsOf(port, parts)
 		for _, vip := range s.ClusterIPs {
-			b.port(port, vip, place{cfg.NodeName, node.Zone}.choose(all, FamilyOf(vip)))
+			c := place{cfg.NodeName, node.Zone}.choose(all, FamilyOf(vip))
+			if cfg.KeepListed {
+				c.listed = listed(all, FamilyOf(vip))
+			}
+			b.port(port, vip, c)
 		}
 	}
 	slices.SortStableFunc(p.Decisions, func(a, b Decision) int { return a.Frontend.Compare(b.Frontend) })
@@ -54,6 +58,9 @@ func (b builder) port(port model.ServicePort, vip netip.Addr, c choice) {
 		b.plan.Decisions = append(b.plan.Decisions, b.decide(f.Frontend, f.kind, c))
 	}
 	own := b.plan.Decisions[first:]
+	for i := range own {
+		own[i].PortName = port.Name
+	}
 	local := slices.ContainsFunc(own, func(d Decision) bool { return d.Local })
 	mark(b.readyHere, c.readyHere)
 	mark(b.hairpins, c.clusterHere)
@@ -79,8 +86,11 @@ func (b builder) decide(f Frontend, kind Kind, c choice) Decision {
 	if d.Local {
 		d.LocalEndpoints = c.local
 	}
-	if f.Protocol != model.TCP {
-		d.Serving = c.serving
+	switch {
+	case f.Protocol != model.TCP:
+		d.Keep = c.serving
+	case b.cfg.KeepListed:
+		d.Keep = c.listed
 	}
 	if kind != ClusterIP && slices.Contains(b.service.LoadBalancerIPs, f.Addr) {
 		d.Guarded, d.Sources = b.sources(f.InFamily())

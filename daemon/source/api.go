@@ -40,6 +40,8 @@ type API struct {
 	// Node is the name of this node: of all Nodes, only it is read.
 	Node string
 	Log  logr.Logger
+	// Contact, if set, is told when the server cannot be heard.
+	Contact *Contact
 
 	absence time.Duration // for tests; 0: firstAbsence
 }
@@ -117,13 +119,22 @@ func (a API) listWatch(r resource) *cache.ListWatch {
 	}
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			a.Contact.asks(r.name)
 			list := r.list()
 			err := request(&options).Do(ctx).Into(list)
+			if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+				a.Contact.hears(r.name)
+			}
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			a.Contact.asks(r.name)
 			options.Watch = true
-			return request(&options).Watch(ctx)
+			w, err := request(&options).Watch(ctx)
+			if err == nil {
+				a.Contact.hears(r.name)
+			}
+			return w, err
 		},
 	}
 }

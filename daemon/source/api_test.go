@@ -77,7 +77,7 @@ func filled() []string {
 	return []string{"Service default/web 10.96.0.1", "EndpointSlice default/web-x7k2p 1 endpoints", "Node n1", "ServiceCIDR kubernetes 10.96.0.0/16"}
 }
 
-func TestAPIServerIsListedAndWatched(t *testing.T) { // A14.20, A1.6, A1.8, A1.9
+func TestA14_20APIServerIsListedAndWatched(t *testing.T) { // A1.6, A1.8, A1.9
 	for _, c := range []struct {
 		name, mediaType string
 		noStream        bool
@@ -290,7 +290,7 @@ func TestHeartbeatsOfTheNodeAreNoChange(t *testing.T) {
 	}
 }
 
-func TestConnect(t *testing.T) {
+func TestA14_22Connect(t *testing.T) {
 	s := newAPIServer(t)
 	fill(s)
 	dir := t.TempDir()

@@ -47,6 +47,9 @@ type Outcome struct {
 	Missing []string
 	// Failures say which file could not be read or written, and why.
 	Failures []error
+	// Kept are limits below what is wanted that are the machine's: the network
+	// namespace may not set them, now or later.
+	Kept []Change
 }
 
 // Complete says that all is as wanted. If not, Apply again later: modules are loaded when
@@ -101,9 +104,32 @@ func (a *application) limit(s Settings) {
 		a.failed(err)
 		return
 	}
-	most := Max(s.MaxPerCore, s.Min, cpus)
-	a.set(a.netfilter("nf_conntrack_max"), most, less)
+	most, path := Max(s.MaxPerCore, s.Min, cpus), a.netfilter("nf_conntrack_max")
+	if machines(path) {
+		a.keep(path, most)
+		return
+	}
+	a.set(path, most, less)
 	a.set(filepath.Join(a.roots.Sys, "module/nf_conntrack/parameters/hashsize"), most/4, less)
+}
+
+// machines says whether a limit that all network namespaces share is read-only in this
+// one: the kernel lets the initial one alone write it. The hash table goes with it.
+func machines(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Perm()&0o222 == 0
+}
+
+// keep says that a limit stays, if it is too low.
+func (a *application) keep(path string, want int) {
+	have, err := read(path)
+	if err != nil {
+		a.failed(fmt.Errorf("read what may be below %d: %w", want, err))
+		return
+	}
+	if less(have, want) {
+		a.Kept = append(a.Kept, Change{path, have, want})
+	}
 }
 
 // When a value is written.

@@ -124,6 +124,29 @@ func TestSettingsReachTheKernel(t *testing.T) {
 	}
 }
 
+// A limit that belongs to the machine is left to it, though root could write the file.
+func TestA12_7TheMachinesLimitsAreLeftToIt(t *testing.T) {
+	files := kernel()
+	dir, roots := write(t, files)
+	if err := os.Chmod(filepath.Join(dir, limit), 0o444); err != nil {
+		t.Fatal(err)
+	}
+	out := Apply(roots, Settings{MaxPerCore: 1 << 18, UDP: time.Hour})
+	if diff := cmp.Diff(map[string]string{udp: "3600"}, changed(t, dir, files)); diff != "" {
+		t.Errorf("files (-want +got): %s", diff)
+	}
+	want := Outcome{
+		Changes: []Change{{filepath.Join(dir, udp), 30, 3600}},
+		Kept:    []Change{{filepath.Join(dir, limit), 262144, 1 << 20}},
+	}
+	if diff := cmp.Diff(want, out); diff != "" || !out.Complete() {
+		t.Errorf("outcome (-want +got): %s", diff)
+	}
+	if out := Apply(roots, Settings{MaxPerCore: 1}); len(out.Kept) != 0 {
+		t.Errorf("a limit that is high enough is said to be kept: %v", out.Kept)
+	}
+}
+
 // What has its value is not even opened for writing: it may be read-only.
 func TestWhatHasItsValueIsNotWritten(t *testing.T) {
 	dir, roots := write(t, kernel())
@@ -228,8 +251,8 @@ func FuzzCPUs(f *testing.F) {
 	})
 }
 
-// A12.8: more CPUs are online than this process may run on, and all count.
-func TestCPUsOfTheNodeAreCounted(t *testing.T) {
+// More CPUs are online than this process may run on, and all count.
+func TestA12_8CPUsOfTheNodeAreCounted(t *testing.T) {
 	n, err := OnlineCPUs(Host())
 	if err != nil || n < 1 {
 		t.Fatalf("got %d CPUs (%v)", n, err)
@@ -252,9 +275,9 @@ func TestCPUsOfTheNodeAreCounted(t *testing.T) {
 	}
 }
 
-// A12.7: the files of a real kernel, as a namespace has them; and where /proc/sys is
-// read-only, as in a container, each failure is said and nothing ends.
-func TestARealKernel(t *testing.T) {
+// The files of a real kernel, as a namespace has them; and where /proc/sys is read-only,
+// as in a container, each failure is said and nothing ends.
+func TestA12_7R37ARealKernel(t *testing.T) {
 	ns := netns.New(t, "node")
 	ns.Run(t, "nft", "table inet others { chain seen { type filter hook prerouting priority 0; ct state new counter; }; }")
 	want := Settings{TCPEstablished: time.Hour, TCPCloseWait: 7 * time.Minute, UDP: 41 * time.Second, UDPStream: 171 * time.Second, BeLiberal: true}

@@ -162,8 +162,7 @@ func TestWhereNothingIsThereNothingIsDone(t *testing.T) {
 	}
 }
 
-// A14.10
-func TestTablesOfNftablesModeGo(t *testing.T) {
+func TestA14_10TablesOfNftablesModeGo(t *testing.T) {
 	ns := netns.New(t, "node")
 	ns.Run(t, "nft", `
 		table ip other { chain kube-proxy { type filter hook input priority 0; counter; }; }
@@ -295,7 +294,7 @@ COMMIT
 
 // A14.11, k/k#109286, k/k#119265: as if kube-proxy had never been, and what is not its
 // own as before.
-func TestChainsOfIptablesGoAndOthersStay(t *testing.T) {
+func TestA14_10A14_11R109286ChainsOfIptablesGoAndOthersStay(t *testing.T) {
 	for _, v := range variants() {
 		for mode, rules := range map[string]string{"iptables": proxyRules(), "ipvs": ipvsRules()} {
 			t.Run(fmt.Sprintf("%s in %s mode", v, mode), func(t *testing.T) {

@@ -38,6 +38,9 @@ func TestClientsSeeWhatTheAPISays(t *testing.T) {
 		{"the Node changes", testNode},
 		{"R12: deleted and made a hundred times", testDeletedAndMade},
 		{"an outage of the API server", testOutage},
+		{"R76338: an outage of the way to it, in silence", testSilentOutage},
+		{"A14.21: its own role is as wide as what it asks for", testRole},
+		{"A14.22: in a pod its service account is enough", testServiceAccount},
 		{"I6: a restart of the daemon writes nothing", testRestart},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.test(t, c) })

@@ -33,10 +33,11 @@ type cluster struct {
 	server *apiserver.Server
 	client kubernetes.Interface
 	d      *rig.Daemon
+	audit  audit
 }
 
 func newCluster(t *testing.T) *cluster {
-	c := &cluster{h: hosts.New(t, pods, 8080, 8081)}
+	c := &cluster{h: hosts.New(t, pods, 8080, 8081), audit: newAudit(t)}
 	for _, p := range addr.Both() {
 		// Somebody outside has an address that could be a ClusterIP.
 		c.h.Outside.Addr(t, "eth0", netip.PrefixFrom(stranger(p), stranger(p).BitLen()).String())
@@ -45,6 +46,7 @@ func newCluster(t *testing.T) *cluster {
 	c.server = apiserver.Start(t, c.h.Outside, apiserver.Options{
 		ServiceCIDRs: []netip.Prefix{addr.IPv4().ServiceCIDR, addr.IPv6().ServiceCIDR},
 		Address:      addr.IPv4().Outside(),
+		Args:         c.audit.args(),
 	})
 	client, err := kubernetes.NewForConfig(c.server.Config())
 	if err != nil {
@@ -62,9 +64,12 @@ func newCluster(t *testing.T) *cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranges := fmt.Sprintf("%s,%s", addr.IPv4().ClusterCIDR, addr.IPv6().ClusterCIDR)
-	c.d = rig.Start(t, c.h.Node, "--kubeconfig", kubeconfig, "--manifests", "", "--cluster-cidr", ranges)
+	c.d = rig.Start(t, c.h.Node, "--kubeconfig", kubeconfig, "--manifests", "", "--cluster-cidr", clusterRanges())
 	return c
+}
+
+func clusterRanges() string {
+	return fmt.Sprintf("%s,%s", addr.IPv4().ClusterCIDR, addr.IPv6().ClusterCIDR)
 }
 
 // stranger is the address of somebody outside in a range that is no ServiceCIDR yet.

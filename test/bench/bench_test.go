@@ -101,8 +101,8 @@ func TestFlags(t *testing.T) {
 		peer bool
 		want options
 	}{
-		{"none", nil, false, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "path"}, false}},
-		{"the peer by environment", nil, true, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "path", "peer"}, false}},
+		{"none", nil, false, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path"}, false}},
+		{"the peer by environment", nil, true, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path", "peer"}, false}},
 		{"all", []string{"--sizes", "20, 50", "--changes", "10", "--connects=500", "--only", "path", "--peer", "--markdown"}, false,
 			options{[]int{20, 50}, 10, 500, []string{"path", "peer"}, true}},
 	} {
@@ -208,7 +208,7 @@ func TestPeersAreCompared(t *testing.T) {
 		{"RSS after load and changes", "50 MB", "100 MB", "2"},
 		{"RSS, the highest ever", "60 MB", "90 MB", "1.5"},
 	}
-	if diff := cmp.Diff(want, peerTable(1000, ours, theirs).rows); diff != "" {
+	if diff := cmp.Diff(want, peerTable("1,000 Services", ours, theirs).rows); diff != "" {
 		t.Error(diff)
 	}
 }

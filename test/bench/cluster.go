@@ -32,7 +32,8 @@ func podRange() netip.Prefix     { return netip.MustParsePrefix("10.128.0.0/9") 
 // address of an endpoint is used twice, also not by one that is gone.
 type cluster struct {
 	endpoints [][]netip.Addr
-	used      int // addresses of endpoints so far
+	mixed     bool // of all kinds, not of ClusterIPs alone
+	used      int  // addresses of endpoints so far
 }
 
 func newCluster(services int) *cluster {
@@ -40,6 +41,13 @@ func newCluster(services int) *cluster {
 	for i := range c.endpoints {
 		c.grow(i, endpointsPerService)
 	}
+	return c
+}
+
+// newMix gives a cluster of Services of all kinds.
+func newMix(services int) *cluster {
+	c := newCluster(services)
+	c.mixed = true
 	return c
 }
 
@@ -103,7 +111,7 @@ func meta(name types.NamespacedName, kind string, version int64) metav1.ObjectMe
 func (c *cluster) service(i int, version int64) *corev1.Service {
 	cluster := corev1.ServiceInternalTrafficPolicyCluster
 	single := corev1.IPFamilyPolicySingleStack
-	return &corev1.Service{
+	s := &corev1.Service{
 		ObjectMeta: meta(serviceName(i), "service", version),
 		Spec: corev1.ServiceSpec{
 			Type:       corev1.ServiceTypeClusterIP,
@@ -117,6 +125,8 @@ func (c *cluster) service(i int, version int64) *corev1.Service {
 			}},
 		},
 	}
+	c.kindOf(i).become(s, i)
+	return s
 }
 
 func (c *cluster) slice(i int, version int64) *discoveryv1.EndpointSlice {
@@ -133,12 +143,13 @@ func (c *cluster) slice(i int, version int64) *discoveryv1.EndpointSlice {
 		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Protocol: &protocol, Port: &port}},
 	}
 	for e, a := range c.endpoints[i] {
-		node, pod := fmt.Sprintf("node-%d", (i+e)%nodes), fmt.Sprintf("%s-5d9c7b8f6-%05d", name.Name, e)
+		on := c.nodeOf(i, e)
+		node, pod := fmt.Sprintf("node-%d", on), fmt.Sprintf("%s-5d9c7b8f6-%05d", name.Name, e)
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
 			Addresses:  []string{a.String()},
 			Conditions: discoveryv1.EndpointConditions{Ready: &yes, Serving: &yes, Terminating: &no},
 			NodeName:   &node,
-			Zone:       &zones[(i+e)%nodes%len(zones)],
+			Zone:       &zones[on%len(zones)],
 			TargetRef: &corev1.ObjectReference{
 				Kind: "Pod", Namespace: name.Namespace, Name: pod, UID: types.UID("0b5e7f9e-8a53-4a57-a3c5-" + pod),
 			},

@@ -90,7 +90,7 @@ func (f *floor) freshValue() []byte {
 
 // replace puts another endpoint into a slot.
 func (f *floor) replace(service, slot int) (time.Duration, error) {
-	key, value := slotKey(service, slot), f.freshValue()
+	key, value := clusterIPOf(service).slotKey(slot), f.freshValue()
 	return f.timed(func() error {
 		if err := f.conn.SetDeleteElements(f.endpoints(), []nftables.SetElement{{Key: key}}); err != nil {
 			return err
@@ -102,7 +102,7 @@ func (f *floor) replace(service, slot int) (time.Duration, error) {
 // shrink takes a Service's last endpoint of ten away, grow brings one back.
 func (f *floor) shrink(service int) (time.Duration, error) {
 	return f.timed(func() error {
-		if err := f.conn.SetDeleteElements(f.endpoints(), []nftables.SetElement{{Key: slotKey(service, endpointsPerService-1)}}); err != nil {
+		if err := f.conn.SetDeleteElements(f.endpoints(), []nftables.SetElement{{Key: clusterIPOf(service).slotKey(endpointsPerService - 1)}}); err != nil {
 			return err
 		}
 		return f.move(service, endpointsPerService, endpointsPerService-1)
@@ -112,7 +112,7 @@ func (f *floor) shrink(service int) (time.Duration, error) {
 func (f *floor) grow(service int) (time.Duration, error) {
 	value := f.freshValue()
 	return f.timed(func() error {
-		if err := f.conn.SetAddElements(f.endpoints(), []nftables.SetElement{{Key: slotKey(service, endpointsPerService-1), Val: value}}); err != nil {
+		if err := f.conn.SetAddElements(f.endpoints(), []nftables.SetElement{{Key: clusterIPOf(service).slotKey(endpointsPerService - 1), Val: value}}); err != nil {
 			return err
 		}
 		return f.move(service, endpointsPerService-1, endpointsPerService)
@@ -120,17 +120,17 @@ func (f *floor) grow(service int) (time.Duration, error) {
 }
 
 func (f *floor) move(service, from, to int) error {
-	if err := f.conn.SetDeleteElements(f.set(countSet(from)), []nftables.SetElement{{Key: countKey(service)}}); err != nil {
+	if err := f.conn.SetDeleteElements(f.set(countSet(nft.Endpoints, from)), []nftables.SetElement{{Key: clusterIPOf(service).countKey()}}); err != nil {
 		return err
 	}
-	return f.conn.SetAddElements(f.set(countSet(to)), []nftables.SetElement{{Key: countKey(service)}})
+	return f.conn.SetAddElements(f.set(countSet(nft.Endpoints, to)), []nftables.SetElement{{Key: clusterIPOf(service).countKey()}})
 }
 
 // verdict writes the verdict of a frontend anew: what a change would cost if the
 // verdict said how many endpoints there are (nft/README.md, decisions). The kernel
 // walks every verdict of the table for it.
 func (f *floor) verdict(service int) (time.Duration, error) {
-	set, key := f.set(string(nft.ServiceIPs)), routeKey(service)
+	set, key := f.set(string(nft.ServiceIPs)), clusterIPOf(service).routeKey()
 	return f.timed(func() error {
 		if err := f.conn.SetDeleteElements(set, []nftables.SetElement{{Key: key}}); err != nil {
 			return err

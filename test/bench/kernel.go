@@ -87,20 +87,22 @@ func valueOf(attrs []byte) (value []byte, err error) {
 	return attrs, nil
 }
 
-// Every part of a concatenated key takes whole words of 4 bytes.
+// Every part of a concatenated key takes whole words of 4 bytes. A NodePort has no
+// address in its key, and where its port is alone in it, that is not padded.
 
-func routeKey(service int) []byte {
-	a := vip(service).As4()
-	return appendPort(append(a[:], unix.IPPROTO_TCP, 0, 0, 0), servicePort)
+func (f frontend) routeKey() []byte {
+	return appendPort(append(f.addr.AsSlice(), unix.IPPROTO_TCP, 0, 0, 0), f.port)
 }
 
-func countKey(service int) []byte {
-	a := vip(service).As4()
-	return appendPort(a[:], servicePort)
+func (f frontend) countKey() []byte {
+	if !f.addr.IsValid() {
+		return binary.BigEndian.AppendUint16(nil, f.port)
+	}
+	return appendPort(f.addr.AsSlice(), f.port)
 }
 
-func slotKey(service, slot int) []byte {
-	return binary.NativeEndian.AppendUint32(countKey(service), uint32(slot))
+func (f frontend) slotKey(slot int) []byte {
+	return binary.NativeEndian.AppendUint32(appendPort(f.addr.AsSlice(), f.port), uint32(slot))
 }
 
 func endpointValue(e netip.AddrPort) []byte {
@@ -112,23 +114,37 @@ func appendPort(b []byte, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
 }
 
-func countSet(n int) string {
-	return nft.CountSet(nft.IPv4, nft.Endpoints, unix.IPPROTO_TCP, n).Name
+func countSet(m nft.SlotMap, n int) string {
+	return nft.CountSet(nft.IPv4, m, unix.IPPROTO_TCP, n).Name
 }
 
-// hasService checks that our table answers for a Service with exactly these
-// endpoints, sorted.
-func (k *kernel) hasService(service int, want []netip.AddrPort) error {
-	if _, ok, err := k.element(nft.TableName, string(nft.ServiceIPs), routeKey(service)); err != nil || !ok {
-		return errors.Join(err, fmt.Errorf("service %d has no decision in the kernel", service))
+// has checks that our table answers for these frontends with exactly their endpoints.
+func (k *kernel) has(list []frontend) error {
+	for _, f := range list {
+		if err := k.hasFrontend(f); err != nil {
+			return fmt.Errorf("%s port %d: %w", f.addr, f.port, err)
+		}
 	}
-	set := countSet(len(want))
-	if _, ok, err := k.element(nft.TableName, set, countKey(service)); err != nil || !ok {
-		return errors.Join(err, fmt.Errorf("service %d is not in set %s", service, set))
+	return nil
+}
+
+func (k *kernel) hasFrontend(f frontend) error {
+	routes := nft.ServiceIPs
+	if !f.addr.IsValid() {
+		routes = nft.ServiceNodePorts
+	}
+	sets := map[string][]byte{string(routes): f.routeKey(), countSet(f.slots, len(f.endpoints)): f.countKey()}
+	if f.sticky {
+		sets[string(nft.Sticky)] = f.routeKey()
+	}
+	for set, key := range sets {
+		if _, ok, err := k.element(nft.TableName, set, key); err != nil || !ok {
+			return errors.Join(err, fmt.Errorf("it is not in %s", set))
+		}
 	}
 	var got []netip.AddrPort
-	for slot := range len(want) + 1 {
-		v, ok, err := k.element(nft.TableName, nft.Endpoints.Of(unix.IPPROTO_TCP), slotKey(service, slot))
+	for slot := range len(f.endpoints) + 1 {
+		v, ok, err := k.element(nft.TableName, f.slots.Of(unix.IPPROTO_TCP), f.slotKey(slot))
 		if err != nil {
 			return err
 		}
@@ -137,8 +153,26 @@ func (k *kernel) hasService(service int, want []netip.AddrPort) error {
 		}
 	}
 	slices.SortFunc(got, netip.AddrPort.Compare)
-	if !slices.Equal(got, want) {
-		return fmt.Errorf("service %d: got endpoints %v in the kernel, want %v", service, got, want)
+	if !slices.Equal(got, f.endpoints) {
+		return fmt.Errorf("got endpoints %v in the kernel, want %v", got, f.endpoints)
 	}
 	return nil
+}
+
+// rules counts the rules of our table.
+func (k *kernel) rules() (int, error) {
+	e := netlink.NewAttributeEncoder()
+	e.String(unix.NFTA_RULE_TABLE, nft.TableName)
+	attrs, err := e.Encode()
+	if err != nil {
+		return 0, fmt.Errorf("encode request for rules: %w", err)
+	}
+	answers, err := k.conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETRULE, Flags: netlink.Request | netlink.Dump},
+		Data:   append([]byte{unix.NFPROTO_IPV4, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read the rules of table %s: %w", nft.TableName, err)
+	}
+	return len(answers), nil
 }

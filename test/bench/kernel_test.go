@@ -133,7 +133,7 @@ func TestLookUpsTellWhatTheKernelHolds(t *testing.T) {
 	}
 	t.Cleanup(k.close)
 	for i := range c.endpoints {
-		if err := k.hasService(i, c.sorted(i)); err != nil {
+		if err := k.has(c.frontends(i)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -145,12 +145,12 @@ func TestLookUpsTellWhatTheKernelHolds(t *testing.T) {
 	}{
 		{"another endpoint", 1, func() { c.replace(1, 4) }, "endpoints"},
 		{"an endpoint too many", 2, func() { c.shrink(2, 1) }, "lb-tcp-9"},
-		{"an endpoint left behind the last one", 3, func() { leave(t, ns, slotKey(3, endpointsPerService), c.sorted(3)[0]) }, "endpoints"},
-		{"no Service", 20, func() { c.endpoints = append(c.endpoints, c.endpoints[0]) }, "no decision"},
+		{"an endpoint left behind the last one", 3, func() { leave(t, ns, clusterIPOf(3).slotKey(endpointsPerService), c.sorted(3)[0]) }, "endpoints"},
+		{"no Service", 20, func() { c.endpoints = append(c.endpoints, c.endpoints[0]) }, "service-ips"},
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			f.fault()
-			err := k.hasService(f.service, c.sorted(f.service))
+			err := k.has(c.frontends(f.service))
 			if err == nil || !strings.Contains(err.Error(), f.want) {
 				t.Errorf("got error %v, want one about %q", err, f.want)
 			}
@@ -197,11 +197,11 @@ func TestFloorWritesWhatTheDaemonWrites(t *testing.T) {
 		return string(value), ok
 	}
 	endpoints := nft.Endpoints.Of(unix.IPPROTO_TCP)
-	before, _ := in(endpoints, slotKey(5, 2))
+	before, _ := in(endpoints, clusterIPOf(5).slotKey(2))
 	if _, err := f.replace(5, 2); err != nil {
 		t.Fatal(err)
 	}
-	if after, ok := in(endpoints, slotKey(5, 2)); !ok || after == before {
+	if after, ok := in(endpoints, clusterIPOf(5).slotKey(2)); !ok || after == before {
 		t.Errorf("got endpoint %x after it was replaced, and %x before", after, before)
 	}
 	for _, step := range []struct {
@@ -212,9 +212,9 @@ func TestFloorWritesWhatTheDaemonWrites(t *testing.T) {
 		if _, err := step.do(5); err != nil {
 			t.Fatal(err)
 		}
-		_, ten := in("lb-tcp-10", countKey(5))
-		_, nine := in("lb-tcp-9", countKey(5))
-		_, slot9 := in(endpoints, slotKey(5, 9))
+		_, ten := in("lb-tcp-10", clusterIPOf(5).countKey())
+		_, nine := in("lb-tcp-9", clusterIPOf(5).countKey())
+		_, slot9 := in(endpoints, clusterIPOf(5).slotKey(9))
 		if ten != step.ten || nine == step.ten || slot9 != step.slot9 {
 			t.Errorf("%s: got in lb-tcp-10 %v, in lb-tcp-9 %v, slot 9 %v", step.name, ten, nine, slot9)
 		}

@@ -21,6 +21,7 @@ import (
 // The parts of a run.
 const (
 	partScale = "scale"
+	partMix   = "mix"
 	partPath  = "path"
 	partPeer  = "peer"
 )
@@ -60,7 +61,7 @@ func parse(args []string, peer bool, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	sizes := f.String("sizes", "1000,10000,30000", "numbers of Services, separated by commas")
-	only := f.String("only", "", "parts to run, separated by commas: scale (loads, changes and memory), path (what a connection pays), peer (kube-proxy beside oneruled, some minutes); all but peer if empty, and peer with PEER=1")
+	only := f.String("only", "", "parts to run, separated by commas: scale (loads, changes and memory with ClusterIPs), mix (the same with Services of mixed kinds), path (what a connection pays), peer (kube-proxy beside oneruled, some minutes); all but peer if empty, and peer with PEER=1")
 	withPeer := f.Bool("peer", peer, "measure kube-proxy, too, at up to 10,000 Services")
 	f.IntVar(&o.changes, "changes", 1000, "changes of each sort at each size")
 	f.IntVar(&o.connects, "connects", 20000, "connections on each path")
@@ -92,12 +93,12 @@ func parse(args []string, peer bool, out io.Writer) (options, error) {
 }
 
 func (o *options) choose(only string, peer bool) error {
-	all := []string{partScale, partPath, partPeer}
+	all := []string{partScale, partMix, partPath, partPeer}
 	switch {
 	case only == "" && peer:
 		o.only = all
 	case only == "":
-		o.only = all[:2]
+		o.only = all[:3]
 	default:
 		for name := range strings.SplitSeq(only, ",") {
 			name = strings.TrimSpace(name)
@@ -151,16 +152,23 @@ func (o *options) measure(ctx context.Context, part string, say func(string, ...
 	case partPeer:
 		return measurePeers(ctx, o.sizes, say)
 	}
+	one := measureScale
+	if part == partMix {
+		one = measureMix
+	}
 	var list []*scale
 	for _, n := range o.sizes {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		s, err := measureScale(ctx, n, o.changes, say)
+		s, err := one(ctx, n, o.changes, say)
 		if err != nil {
 			return nil, fmt.Errorf("%d Services: %w", n, err)
 		}
 		list = append(list, s)
+	}
+	if part == partMix {
+		return mixTables(list), nil
 	}
 	return []*table{scaleTable(list)}, nil
 }

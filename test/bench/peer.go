@@ -119,16 +119,26 @@ func measurePeers(ctx context.Context, sizes []int, say func(string, ...any)) ([
 		if n > peerMost {
 			continue
 		}
-		var bouts []*bout
-		for _, c := range list {
-			say("peer: %s with %d Services", c.name, n)
-			b, err := c.measure(ctx, n, say)
-			if err != nil {
-				return nil, fmt.Errorf("%s with %d Services: %w", c.name, n, err)
+		for _, sort := range []struct {
+			what string
+			of   func(int) *cluster
+		}{
+			{fmt.Sprintf("%s Services", count(n)), newCluster},
+			{fmt.Sprintf("%s Services of mixed kinds", count(n)), newMix},
+		} {
+			var bouts []*bout
+			for _, c := range list {
+				of := func(format string, args ...any) {
+					say("peer: %s with %s: %s", c.name, sort.what, fmt.Sprintf(format, args...))
+				}
+				b, err := c.measure(ctx, sort.of(n), of)
+				if err != nil {
+					return nil, fmt.Errorf("%s with %s: %w", c.name, sort.what, err)
+				}
+				bouts = append(bouts, b)
 			}
-			bouts = append(bouts, b)
+			tables = append(tables, peerTable(sort.what, bouts[0], bouts[1]))
 		}
-		tables = append(tables, peerTable(n, bouts[0], bouts[1]))
 	}
 	return tables, nil
 }
@@ -139,11 +149,11 @@ type ring struct {
 	url    string
 	api    *apiServer
 	kernel *kernel
-	last   int // the last Service
+	last   int // the last Service without other frontends than a ClusterIP
 }
 
-func (c contender) measure(ctx context.Context, services int, say func(string, ...any)) (*bout, error) {
-	cl := newCluster(services)
+func (c contender) measure(ctx context.Context, cl *cluster, say func(string, ...any)) (*bout, error) {
+	say("load")
 	api, err := newAPIServer(cl)
 	if err != nil {
 		return nil, err
@@ -163,13 +173,14 @@ func (c contender) measure(ctx context.Context, services int, say func(string, .
 		return nil, err
 	}
 	defer k.close()
-	r := &ring{ns: ns, url: url, api: api, kernel: k, last: services - 1}
+	plain := cl.ofKind(clusterIP)
+	r := &ring{ns: ns, url: url, api: api, kernel: k, last: plain[len(plain)-1]}
 	b := &bout{contender: c.name}
 	p, err := c.start(ctx, r, &b.load)
 	if err != nil {
 		return nil, err
 	}
-	say("peer: %s with %d Services: %d changes, %v apart", c.name, services, peerChanges, peerPause)
+	say("%d changes, %v apart", peerChanges, peerPause)
 	err = b.change(ctx, r, cl, p)
 	if err == nil {
 		var m memory
@@ -180,7 +191,7 @@ func (c contender) measure(ctx context.Context, services int, say func(string, .
 	if err != nil {
 		return nil, err
 	}
-	say("peer: %s with %d Services: restart over the loaded table", c.name, services)
+	say("restart over the loaded table")
 	p, err = c.start(ctx, r, &b.restart)
 	if err != nil {
 		return nil, err
@@ -230,7 +241,7 @@ func (c contender) awaitLoad(ctx context.Context, r *ring, p *process) (time.Tim
 		if !ok {
 			continue
 		}
-		if _, in, err := r.kernel.element(c.table, string(nft.ServiceIPs), routeKey(r.last)); err != nil || in {
+		if _, in, err := r.kernel.element(c.table, string(nft.ServiceIPs), clusterIPOf(r.last).routeKey()); err != nil || in {
 			return at, err
 		}
 	}
@@ -302,9 +313,9 @@ func (b *bout) change(ctx context.Context, r *ring, c *cluster, p *process) erro
 	return nil
 }
 
-func peerTable(services int, ours, theirs *bout) *table {
+func peerTable(services string, ours, theirs *bout) *table {
 	t := &table{
-		title:  fmt.Sprintf("Beside %s in nftables mode, %s Services of 10 endpoints", theirs.contender, count(services)),
+		title:  fmt.Sprintf("Beside %s in nftables mode, %s, 10 endpoints each", theirs.contender, services),
 		header: []string{"measured from outside", ours.contender, theirs.contender, theirs.contender + " : " + ours.contender},
 	}
 	times := func(name string, a, b time.Duration) {
@@ -321,6 +332,6 @@ func peerTable(services int, ours, theirs *bout) *table {
 	times("one endpoint replaced, event to kernel, max", us.max, them.max)
 	sizes("RSS after load and changes", ours.settled, theirs.settled)
 	sizes("RSS, the highest ever", ours.peak, theirs.peak)
-	t.note("Both as executables, with the same API server, flags and namespaces; loaded: kubeproxy_sync_proxy_rules_last_timestamp_seconds of IPv4, and the last Service in the map service-ips; changed: the kernel's own notification that the new endpoint is in force, over %d changes %v apart.", peerChanges, peerPause)
+	t.note("Both as executables, with the same API server, flags and namespaces; loaded: kubeproxy_sync_proxy_rules_last_timestamp_seconds of IPv4, and the last Service with a ClusterIP alone in the map service-ips; changed: the kernel's own notification that the new endpoint is in force, over %d changes %v apart.", peerChanges, peerPause)
 	return t
 }

@@ -17,34 +17,58 @@ const (
 	memoryGoalAt = 10_000      // Services
 )
 
-// scaleTable shows the daemon at each size, a column each.
-func scaleTable(list []*scale) *table {
-	t := &table{title: "The daemon by number of Services, 10 endpoints each", header: []string{"measured"}}
+// bySize begins a table with a column for each size.
+func bySize(title string, list []*scale) (*table, eachSize) {
+	t := &table{title: title, header: []string{"measured"}}
 	for _, s := range list {
 		t.header = append(t.header, count(s.services)+" Services")
 	}
 	t.header = append(t.header, "goal")
-	each := func(name, goal string, cell func(*scale) string) {
+	return t, func(name, goal string, cell func(*scale) string) {
 		line := []string{name}
 		for _, s := range list {
 			line = append(line, cell(s))
 		}
 		t.row(append(line, goal)...)
 	}
+}
+
+// scaleTable shows the daemon at each size, a column each.
+func scaleTable(list []*scale) *table {
+	t, each := bySize("The daemon by number of Services, 10 endpoints each", list)
 	loadRows(each)
-	changeRows(each, "endpoint replaced", func(s *scale) series { return s.replaced })
-	changeRows(each, "one endpoint less or more", func(s *scale) series { return s.numbered })
-	each("first time that a number of endpoints is in use, p50 / max", "", func(s *scale) string {
-		first := spreadOf(s.first.event)
-		return fmt.Sprintf("%s / %s", short(first.p50), short(first.max))
-	})
+	for _, sort := range []struct {
+		name string
+		of   func(*scale) series
+	}{
+		{"endpoint replaced", func(s *scale) series { return s.replaced }},
+		{"one endpoint less or more", func(s *scale) series { return s.numbered }},
+	} {
+		changeRows(each, sort.name, sort.of)
+		floorRow(each, sort.name, sort.of)
+	}
+	firstRow(each)
 	each("not taken: the verdict of a frontend written anew, the kernel alone, p50 / p99", "", func(s *scale) string {
 		verdicts := spreadOf(s.verdicts)
 		return fmt.Sprintf("%s / %s", short(verdicts.p50), short(verdicts.p99))
 	})
+	rulesRow(each)
 	memoryRows(each)
 	scaleNotes(t, list)
 	return t
+}
+
+func firstRow(each eachSize) {
+	each("first time that a number of endpoints is in use, p50 / max", "", func(s *scale) string {
+		first := spreadOf(s.first.event)
+		return fmt.Sprintf("%s / %s", short(first.p50), short(first.max))
+	})
+}
+
+func rulesRow(each eachSize) {
+	each("rules in the kernel, after the load / after all changes", "", func(s *scale) string {
+		return fmt.Sprintf("%s / %s", count(s.rules[0]), count(s.rules[1]))
+	})
 }
 
 type eachSize func(name, goal string, cell func(*scale) string)
@@ -79,11 +103,14 @@ func changeRows(each eachSize, name string, of func(*scale) series) {
 		inside := spreadOf(of(s).inside)
 		return fmt.Sprintf("%s / %s", short(inside.p50), short(inside.p99))
 	})
+	each(name+": operations per change, mean", "", func(s *scale) string { return perChange(of(s)) })
+}
+
+func floorRow(each eachSize, name string, of func(*scale) series) {
 	each(name+": the kernel's floor, p50 / p99", "", func(s *scale) string {
 		floor := spreadOf(of(s).floor)
 		return fmt.Sprintf("%s / %s", short(floor.p50), short(floor.p99))
 	})
-	each(name+": operations per change, mean", "", func(s *scale) string { return perChange(of(s)) })
 }
 
 // perChange says how many operations of each sort a change took.

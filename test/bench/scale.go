@@ -28,7 +28,9 @@ type scale struct {
 	numbered series          // an endpoint less, an endpoint more
 	verdicts []time.Duration // a verdict written anew, with nothing around it
 	memory   sizes
-	verified int // changes looked up in the kernel
+	rules    [2]int // of IPv4 after the load, and after all changes
+	verified int    // changes looked up in the kernel
+	kinds    []kindChanges
 }
 
 // A load is one start of a daemon.
@@ -64,38 +66,69 @@ type scaler struct {
 	subject *subject
 	kernel  *kernel
 	floor   *floor
+	rest    time.Duration // see awaitRest; 0: don't wait
 	result  *scale
 }
 
+// measureScale measures a cluster of ClusterIPs.
 func measureScale(ctx context.Context, services, changes int, progress func(string, ...any)) (*scale, error) {
 	m := &scaler{cluster: newCluster(services), result: &scale{services: services}}
-	var err error
-	if m.api, err = newAPIServer(m.cluster); err != nil {
-		return nil, err
-	}
-	for i := range loads - 1 {
-		progress("%d services: load %d of %d", services, i+1, loads)
-		if err := m.inNamespace(nil); err != nil {
-			return nil, err
-		}
-	}
-	progress("%d services: load %d of %d", services, loads, loads)
-	return m.result, m.inNamespace(func(ns *netns.NS, url string) error {
+	return m.result, m.measure(progress, func() (err error) {
 		if m.floor, err = openFloor(ctx, m.cluster); err != nil {
 			return err
 		}
 		defer m.floor.close()
+		progress("%d services: 2 x %d changes", services, changes)
+		return m.changes(ctx, changes)
+	})
+}
+
+// measure loads the cluster, lets changes be made to it, and restarts the daemon over
+// what they left.
+func (m *scaler) measure(progress func(string, ...any), changes func() error) (err error) {
+	services := len(m.cluster.endpoints)
+	if m.api, err = newAPIServer(m.cluster); err != nil {
+		return err
+	}
+	for i := range loads - 1 {
+		progress("%d services: load %d of %d", services, i+1, loads)
+		if err := m.inNamespace(nil); err != nil {
+			return err
+		}
+	}
+	progress("%d services: load %d of %d", services, loads, loads)
+	return m.inNamespace(func(ns *netns.NS, url string) error {
 		if m.kernel, err = openKernel(ns); err != nil {
 			return err
 		}
 		defer m.kernel.close()
-		progress("%d services: 2 x %d changes", services, changes)
-		if err := m.changes(ctx, changes); err != nil {
+		if err := m.between(changes); err != nil {
 			return err
 		}
 		progress("%d services: restart over the loaded table", services)
 		return m.startAgain(ns, url)
 	})
+}
+
+// between looks at the kernel and the memory before and after changes.
+func (m *scaler) between(changes func() error) (err error) {
+	r := m.result
+	r.memory.loaded = r.loads[len(r.loads)-1].settled
+	if r.rules[0], err = m.kernel.rules(); err != nil {
+		return err
+	}
+	for i := range min(50, len(m.cluster.endpoints)) {
+		if err := m.kernel.has(m.cluster.frontends(i)); err != nil {
+			return fmt.Errorf("after the load: service %d: %w", i, err)
+		}
+	}
+	if err := changes(); err != nil {
+		return err
+	}
+	if r.rules[1], err = m.kernel.rules(); err != nil {
+		return err
+	}
+	return m.weigh()
 }
 
 // inNamespace loads a new daemon in a new namespace, does something with it, and
@@ -156,40 +189,47 @@ func (m *scaler) startAgain(ns *netns.NS, url string) (err error) {
 	return err
 }
 
-// changes makes all sorts of changes, and reads the memory afterwards.
+// changes makes all sorts of changes.
 func (m *scaler) changes(ctx context.Context, n int) error {
-	r := m.result
-	r.memory.loaded = r.loads[len(r.loads)-1].settled
-	for i := range m.cluster.endpoints[:min(50, len(m.cluster.endpoints))] {
-		if err := m.kernel.hasService(i, m.cluster.sorted(i)); err != nil {
-			return fmt.Errorf("after the load: %w", err)
-		}
-	}
 	for _, part := range []struct {
 		to   *series
 		make func(context.Context, int) error
 	}{
-		{&r.first, func(ctx context.Context, _ int) error { return m.firstNumbers(ctx) }},
-		{&r.replaced, m.replaceMany},
-		{&r.numbered, m.numberMany},
+		{&m.result.first, func(ctx context.Context, _ int) error { return m.firstNumbers(ctx) }},
+		{&m.result.replaced, m.replaceMany},
+		{&m.result.numbered, m.numberMany},
 	} {
-		before, err := m.subject.operations()
-		if err != nil {
+		if err := m.counted(ctx, part.to, false, func() error { return part.make(ctx, n) }); err != nil {
 			return err
-		}
-		if err := part.make(ctx, n); err != nil {
-			return err
-		}
-		after, err := m.subject.operations()
-		if err != nil {
-			return err
-		}
-		part.to.did = map[string]float64{}
-		for name, now := range after {
-			part.to.did[name] = now - before[name]
 		}
 	}
-	return m.weigh()
+	return nil
+}
+
+// counted takes note of the operations that changes took. Where clients may be pinned,
+// some come a second later.
+func (m *scaler) counted(ctx context.Context, to *series, pins bool, changes func() error) error {
+	before, err := m.subject.operations()
+	if err != nil {
+		return err
+	}
+	if err := changes(); err != nil {
+		return err
+	}
+	if pins {
+		if err := m.awaitRest(ctx); err != nil {
+			return err
+		}
+	}
+	after, err := m.subject.operations()
+	if err != nil {
+		return err
+	}
+	to.did = map[string]float64{}
+	for name, now := range after {
+		to.did[name] = now - before[name]
+	}
+	return nil
 }
 
 // weigh reads the memory as it is, and as it is after a forced collection.
@@ -298,5 +338,8 @@ func (m *scaler) change(ctx context.Context, to *series, service int, look bool)
 		return nil
 	}
 	m.result.verified++
-	return m.kernel.hasService(service, m.cluster.sorted(service))
+	if err := m.kernel.has(m.cluster.frontends(service)); err != nil {
+		return fmt.Errorf("service %d, of kind %s: %w", service, m.cluster.kindOf(service), err)
+	}
+	return nil
 }

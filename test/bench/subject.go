@@ -79,7 +79,7 @@ func beSubject(args []string) error {
 	if err != nil {
 		return err
 	}
-	d.HostAddrs(nil) // no NodePort is measured
+	d.HostAddrs([]netip.Addr{nodeAddr()})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() {

@@ -1,6 +1,7 @@
 package hosts
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -72,8 +73,12 @@ func (s *Session) Alive() error {
 	return nil
 }
 
-// Ask sends another datagram from the same port and reads who answers.
+// Ask sends another datagram from the same port and reads who answers. What came for
+// earlier ones is forgotten.
 func (s *Session) Ask() (Seen, error) {
+	if err := s.drain(); err != nil {
+		return Seen{}, err
+	}
 	deadline := time.Now().Add(Patience)
 	if err := s.conn.SetDeadline(deadline); err != nil {
 		return Seen{}, err
@@ -82,6 +87,24 @@ func (s *Session) Ask() (Seen, error) {
 		return Seen{}, err
 	}
 	return read(s.conn, model.UDP, deadline)
+}
+
+// drain reads answers and refusals until there is none.
+func (s *Session) drain() error {
+	udp, ok := s.conn.(*net.UDPConn)
+	if !ok {
+		return fmt.Errorf("the session with %s has no datagrams", s.Endpoint)
+	}
+	raw, err := udp.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) {
+		var err error
+		for buf := make([]byte, 256); !errors.Is(err, unix.EAGAIN); {
+			_, err = unix.Read(int(fd), buf) // it does not block
+		}
+	})
 }
 
 // Close ends the session.

@@ -65,7 +65,7 @@ func awaitWritten(t *testing.T, d *rig.Daemon, before map[string]float64) {
 
 // I1, I3, I5: a change of one endpoint does the same operations at 10 and at 5,000
 // Services, and lists nothing.
-func TestI3OneEndpointCostsTheSameAtAnySize(t *testing.T) {
+func TestR1OneEndpointCostsTheSameAtAnySize(t *testing.T) {
 	p := addr.IPv4()
 	var costs []map[string]float64
 	var rules []float64
@@ -222,7 +222,7 @@ func terse(t *testing.T, ns *netns.NS) string {
 }
 
 // I5: a write that fails because somebody deleted our table is repaired by a load.
-func TestAFailedWriteIsRepaired(t *testing.T) {
+func TestA14_5AFailedWriteIsRepaired(t *testing.T) {
 	p := addr.IPv4()
 	h := newHosts(t)
 	h.serve(t, p)
@@ -252,7 +252,7 @@ func TestAFailedWriteIsRepaired(t *testing.T) {
 }
 
 // A10.6 bettered: 503 until everything is in the kernel, while the daemon lives.
-func TestA10_6UnhealthyUntilTheFirstLoad(t *testing.T) {
+func TestA10_6A14_1UnhealthyUntilTheFirstLoad(t *testing.T) {
 	ns := netns.New(t, "node")
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	config := "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\nusers: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n"
@@ -295,8 +295,8 @@ func TestWhatIsWrongAtTheStartIsSaidInOneLine(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"no nft", "/nonexistent", 0, []string{"--manifests", dir}, "oneruled: no nft in PATH: install the package nftables, version 1.0.6 or later"},
-		{"old nft", filepath.Dir(old), 0, []string{"--manifests", dir}, "oneruled: nft v1.0.2 (Lester Gooch) is too old: 1.0.6 or later is needed"},
+		{"A14.16: no nft", "/nonexistent", 0, []string{"--manifests", dir}, "oneruled: no nft in PATH: install the package nftables, version 1.0.6 or later"},
+		{"A14.16: old nft", filepath.Dir(old), 0, []string{"--manifests", dir}, "oneruled: nft v1.0.2 (Lester Gooch) is too old: 1.0.6 or later is needed"},
 		{"no privilege", os.Getenv("PATH"), 65534, []string{"--manifests", dir}, "oneruled: not permitted to use nftables: root, or the capability NET_ADMIN, is needed"},
 		{"an unknown flag", os.Getenv("PATH"), 0, []string{"--manifest", dir}, "oneruled: unknown flag: --manifest (oneruled --help lists the flags)"},
 		{"an argument", os.Getenv("PATH"), 0, []string{dir}, fmt.Sprintf("oneruled: unexpected argument %q (oneruled --help lists the flags)", dir)},

@@ -20,10 +20,10 @@ import (
 // counted as. $F is the family.
 func others() map[string]struct{ script, kind string } {
 	return map[string]struct{ script, kind string }{
-		"R9a: flush ruleset":              {"flush ruleset", "table-deleted"},
-		"R9b, F3: flush our table":        {"flush table $F onerule", "rules-deleted"},
-		"R9c: one element deleted":        {"delete element $F onerule service-ips { $VIP . tcp . 80 }", "elements-deleted"},
-		"R9d: a chain deleted":            {"flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting", "chains-deleted"},
+		"R9 a: flush ruleset":             {"flush ruleset", "table-deleted"},
+		"R9 b, F3: flush our table":       {"flush table $F onerule", "rules-deleted"},
+		"R9 c: one element deleted":       {"delete element $F onerule service-ips { $VIP . tcp . 80 }", "elements-deleted"},
+		"R9 d: a chain deleted":           {"flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting", "chains-deleted"},
 		"a rule exchanged for another":    {"flush chain $F onerule refuse\nadd rule $F onerule refuse accept", "rules-added"},
 		"the endpoints of all are gone":   {"flush map $F onerule endpoints-tcp", "elements-deleted"},
 		"a rule that drops, in the front": {"insert rule $F onerule services drop", "rules-added"},

@@ -17,6 +17,13 @@ func NewCoverage() *Coverage { return &Coverage{map[Cell]int{}} }
 // See counts a packet.
 func (c *Coverage) See(cell Cell) { c.seen[cell]++ }
 
+// Add counts what another one has seen.
+func (c *Coverage) Add(o *Coverage) {
+	for cell, n := range o.seen {
+		c.seen[cell] += n
+	}
+}
+
 // Seen gives the number of cells that were seen.
 func (c *Coverage) Seen() int { return len(c.seen) }
 

@@ -3,6 +3,8 @@ package random_test
 import (
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"onerule/daemon/model"
@@ -13,61 +15,114 @@ import (
 
 const (
 	rounds      = 100     // clusters in a run
+	parts       = 4       // of a run, which go on side by side
 	deals       = 2       // rounds that aim at each cell
-	between     = 8       // packets drawn by chance after each aim
-	packets     = 100_000 // that a run compares at least
+	between     = 6       // changes drawn by chance after each aim
+	leastSteps  = 100_000 // that a run takes: changes, with a packet after each
 	steps       = 10      // changes of a cluster without aims
-	perStep     = 20      // packets after each of them
 	planRounds  = 300     // clusters whose plan is compared with that of the whole
 	faultRounds = 40      // clusters in which a seeded fault must be found
 )
 
+// A tally is what packets in memory met.
+type tally struct {
+	coverage *random.Coverage
+	met      map[string]int
+	steps    int
+}
+
+func newTally() *tally { return &tally{coverage: random.NewCoverage(), met: map[string]int{}} }
+
+// add adds what others met.
+func (s *tally) add(o *tally) {
+	s.coverage.Add(o.coverage)
+	for what, n := range o.met {
+		s.met[what] += n
+	}
+	s.steps += o.steps
+}
+
 func TestRulesDoWhatTheOracleSays(t *testing.T) {
-	seed := seed(t)
-	coverage, met := random.NewCoverage(), map[string]int{}
-	compared := 0
-	for number, hand := range random.Deal(seed, rounds, deals) {
-		r, programs := begin(seed, number), random.Programs{}
-		send := func(packet oracle.Packet) {
-			r.count(coverage, packet)
-			for _, what := range r.meets(r.trial(packet)) {
-				met[what]++
-			}
-			diff, err := r.send(programs, packet)
-			if err != nil {
-				t.Fatalf("round %d: %v\n%s", number, err, r.facts())
-			}
-			if diff != "" {
-				t.Fatalf("round %d, packet %d, %+v: %s\n%s", number, compared, packet, diff, r.facts())
-			}
-			compared++
-		}
-		r.change(0)
-		for i, cell := range hand {
-			for _, move := range r.gen.Aim(r.node.Setup, cell) {
-				r.apply(move.Changes)
-				if move.Packet != nil {
-					send(*move.Packet)
+	run, all := begins(t, rounds), newTally()
+	var lock sync.Mutex
+	var wrong atomic.Bool // the first disagreement says enough
+	hands := random.Deal(run.seed, rounds, deals)
+	t.Run("in memory", func(t *testing.T) {
+		for part := range parts {
+			t.Run(fmt.Sprintf("part %d of %d", part+1, parts), func(t *testing.T) {
+				t.Parallel() // rounds share nothing
+				defer func() {
+					if t.Failed() {
+						wrong.Store(true)
+					}
+				}()
+				one := newTally()
+				for number := part; number < rounds && !wrong.Load(); number += parts {
+					if run.has(number) {
+						one.play(t, run, number, hands[number])
+					}
 				}
-			}
-			if i%2 == 0 {
-				r.change(i + 1)
-			}
-			for range between {
-				send(r.packet())
-			}
+				lock.Lock()
+				defer lock.Unlock()
+				all.add(one)
+			})
 		}
+	})
+	t.Logf("%d steps, in %d clusters and %d cells: %v", all.steps, rounds, all.coverage.Seen(), all.met)
+	if t.Failed() || !run.whole() {
+		return
 	}
-	t.Logf("%d packets compared, in %d clusters and %d cells: %v", compared, rounds, coverage.Seen(), met)
-	if compared < packets {
-		t.Errorf("%d packets compared, want %d", compared, packets)
+	if all.steps < leastSteps {
+		t.Errorf("%d steps taken, want %d", all.steps, leastSteps)
 	}
-	covered(t, coverage)
+	covered(t, all.coverage)
 	for _, what := range situations() {
-		if met[what] < 20 {
-			t.Errorf("%s: met %d times, want 20", what, met[what])
+		if all.met[what] < 20 {
+			t.Errorf("%s: met %d times, want 20", what, all.met[what])
 		}
 	}
+}
+
+// play plays a round: it aims at each cell of a hand, and lets chance change the cluster
+// in between.
+func (s *tally) play(t *testing.T, run run, number int, hand []random.Cell) {
+	r, programs := begin(run.seed, number), random.Programs{}
+	taken := 0
+	defer func() { s.steps += taken }()
+	step := func(packet oracle.Packet) {
+		taken++
+		if diff := s.send(r, programs, packet); diff != "" {
+			t.Fatalf("seed %d, round %d, step %d, %+v: %s\n%s\n%s", run.seed, number, taken, packet, diff, r.facts(), run.again(t, number))
+		}
+	}
+	r.change(0)
+	for i, cell := range hand {
+		for _, move := range r.gen.Aim(r.node.Setup, cell) {
+			r.apply(move.Changes)
+			if move.Packet != nil {
+				step(*move.Packet)
+			} else {
+				step(r.packet())
+			}
+		}
+		for n := range between {
+			r.change(i*between + n + 1)
+			step(r.packet())
+		}
+	}
+}
+
+// send counts a packet and compares what becomes of it.
+func (s *tally) send(r *round, programs random.Programs, packet oracle.Packet) string {
+	r.count(s.coverage, packet)
+	for _, what := range r.meets(r.trial(packet)) {
+		s.met[what]++
+	}
+	diff, err := r.send(programs, packet)
+	if err != nil {
+		return err.Error()
+	}
+	return diff
 }
 
 // covered checks that every cell was seen that has a meaning, and no other.

@@ -23,8 +23,9 @@ import (
 
 const (
 	wireRounds  = 4  // clusters with real packets in a run
-	wireSteps   = 4  // changes of each
-	wireAims    = 80 // cells that each cluster aims at
+	soakRounds  = 60 // and in a soak: 5,040 steps
+	wireSteps   = 4  // changes of each by chance
+	wireAims    = 80 // cells that each cluster aims at: a step each, too
 	wirePackets = 60 // after each change
 	wireFaults  = 10 // clusters in which a seeded fault must be found by packets
 	senders     = 8  // packets on their way at once
@@ -303,32 +304,30 @@ func (w *wire) aim(t *testing.T, cell random.Cell) string {
 
 func TestPacketsDoWhatTheOracleSays(t *testing.T) {
 	h := hosts.New(t, random.Pods, random.TargetPorts()...)
-	seed := seed(t)
+	rounds := wireRounds
+	if soaking() {
+		rounds = soakRounds
+	}
+	run, begun := begins(t, rounds), time.Now()
 	coverage, tally := random.NewCoverage(), map[string]int{}
-	for number, hand := range random.Deal(seed, wireRounds, 1) {
-		w := &wire{round: begin(seed, number), h: h, coverage: coverage, tally: tally}
-		w.change(0)
-		w.k = open(t, h.Node, w.node)
-		for i, table := range w.node.Tables {
-			w.k.load(t, i, table.Copy())
+	for number, hand := range random.Deal(run.seed, rounds, 1) {
+		if !run.has(number) {
+			continue
 		}
-		w.h.Forget(t)
-		for step := range wireSteps {
-			if step > 0 {
-				w.rewrite(t, w.change(step))
-			}
-			if wrong := w.run(t, w.trials(wirePackets)); len(wrong) > 0 {
-				t.Fatalf("round %d, step %d: %s\n%s", number, step, strings.Join(wrong, "\n"), w.facts())
-			}
-			for _, cell := range hand[step*wireAims/wireSteps : (step+1)*wireAims/wireSteps] {
-				if wrong := w.aim(t, cell); wrong != "" {
-					t.Fatalf("round %d, step %d, to %s: %s\n%s", number, step, cell, wrong, w.facts())
-				}
-			}
+		w := &wire{round: begin(run.seed, number), h: h, coverage: coverage, tally: tally}
+		w.play(t, run, number, hand)
+		if soaking() {
+			t.Logf("round %d of 0 to %d: %d steps and %d packets so far, in %v", number, rounds-1,
+				tally["step"], tally["TCP"]+tally["UDP"]+tally["echo"], time.Since(begun).Round(time.Second))
 		}
-		w.k.close()
 	}
 	t.Logf("%d cells: %v", coverage.Seen(), tally)
+	if !run.whole() {
+		return
+	}
+	if want := rounds * (wireSteps + wireAims); tally["step"] != want {
+		t.Errorf("%d steps taken, want %d", tally["step"], want)
+	}
 	for _, what := range []string{"reached", "refused", "dropped", "untouched", "TCP", "UDP", "echo"} {
 		if tally[what] == 0 {
 			t.Errorf("no packet was %s", what)
@@ -336,6 +335,34 @@ func TestPacketsDoWhatTheOracleSays(t *testing.T) {
 	}
 	for _, pair := range coverage.UnseenPairs() {
 		t.Errorf("no packet with %s", pair)
+	}
+}
+
+// play plays a round: it changes the cluster by chance, and then to reach cells of a
+// hand, with packets after each of these steps.
+func (w *wire) play(t *testing.T, run run, number int, hand []random.Cell) {
+	t.Helper()
+	w.change(0)
+	w.k = open(t, w.h.Node, w.node)
+	defer w.k.close()
+	for i, table := range w.node.Tables {
+		w.k.load(t, i, table.Copy())
+	}
+	w.h.Forget(t)
+	for step := range wireSteps {
+		if step > 0 {
+			w.rewrite(t, w.change(step))
+		}
+		w.tally["step"]++
+		if wrong := w.run(t, w.trials(wirePackets)); len(wrong) > 0 {
+			t.Fatalf("seed %d, round %d, change %d: %s\n%s\n%s", run.seed, number, step, strings.Join(wrong, "\n"), w.facts(), run.again(t, number))
+		}
+		for i, cell := range hand[step*wireAims/wireSteps : (step+1)*wireAims/wireSteps] {
+			w.tally["step"]++
+			if wrong := w.aim(t, cell); wrong != "" {
+				t.Fatalf("seed %d, round %d, aim %d after change %d, to %s: %s\n%s\n%s", run.seed, number, i, step, cell, wrong, w.facts(), run.again(t, number))
+			}
+		}
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,6 +38,8 @@ type Daemon struct {
 	ns   *netns.NS
 	bin  string
 	args []string
+	env  []string // beside that of the test
+	by   []string // what runs it, if anything
 	cmd  *exec.Cmd
 	out  *Output
 }
@@ -85,7 +88,9 @@ func Binary(t testing.TB, name, pkg string) string {
 // Run starts the daemon, again after Stop or Kill.
 func (d *Daemon) Run() {
 	d.t.Helper()
-	d.cmd = exec.Command(d.bin, d.args...)
+	line := slices.Concat(d.by, []string{d.bin}, d.args)
+	d.cmd = exec.Command(line[0], line[1:]...)
+	d.cmd.Env = append(os.Environ(), d.env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
 	if err := d.ns.Start(d.cmd); err != nil {
 		d.t.Fatalf("start oneruled: %v", err)
@@ -132,6 +137,15 @@ func (d *Daemon) Remove(file string) {
 
 // Get asks the daemon's health server (port 10256) or metrics server (10249).
 func (d *Daemon) Get(port int, path string) (code int, body string, err error) {
+	return d.ask(http.MethodGet, port, path, "")
+}
+
+// Put is Get with another method and what it sends.
+func (d *Daemon) Put(port int, path, send string) (code int, body string, err error) {
+	return d.ask(http.MethodPut, port, path, send)
+}
+
+func (d *Daemon) ask(method string, port int, path, send string) (code int, body string, err error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (c net.Conn, err error) {
@@ -142,7 +156,11 @@ func (d *Daemon) Get(port int, path string) (code int, body string, err error) {
 			return c, err
 		},
 	}}
-	resp, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+	req, err := http.NewRequest(method, fmt.Sprintf("http://127.0.0.1:%d%s", port, path), strings.NewReader(send))
+	if err != nil {
+		return 0, "", err
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err
 	}
@@ -193,6 +211,17 @@ func (d *Daemon) Series(name string) map[string]float64 {
 
 func (d *Daemon) samples(name string) []*dto.Metric {
 	d.t.Helper()
+	families := d.Metrics()
+	family := families[name]
+	if family == nil {
+		d.t.Fatalf("no metric %s among %d", name, len(families))
+	}
+	return family.GetMetric()
+}
+
+// Metrics gives all there is, by name.
+func (d *Daemon) Metrics() map[string]*dto.MetricFamily {
+	d.t.Helper()
 	_, body, err := d.Get(10249, "/metrics")
 	if err != nil {
 		d.t.Fatalf("ask for metrics: %v", err)
@@ -202,14 +231,13 @@ func (d *Daemon) samples(name string) []*dto.Metric {
 	if err != nil {
 		d.t.Fatalf("read metrics: %v", err)
 	}
-	family := families[name]
-	if family == nil {
-		d.t.Fatalf("no metric %s in\n%s", name, body)
-	}
-	return family.GetMetric()
+	return families
 }
 
-func value(m *dto.Metric) float64 { return m.GetCounter().GetValue() + m.GetGauge().GetValue() }
+// value gives what a sample says: a histogram how often something was observed.
+func value(m *dto.Metric) float64 {
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+}
 
 func matches(m *dto.Metric, labels []string) bool {
 	for i := 0; i < len(labels); i += 2 {

@@ -144,7 +144,7 @@ func testSlidingTimeout(t *testing.T, w *world) {
 			if e := w.visit(t, client, to).Endpoint.Addr(); e != first {
 				t.Fatalf("after %s: %s, it was pinned to %s", time.Since(begin), e, first)
 			}
-			if left := w.pinnedTo(t, p, "")[client.Src].left; left < timeout/2 {
+			if left := w.pinnedTo(t, p, "")[client.Src].left; left < timeout/2 || left > timeout {
 				t.Errorf("a pin has %s left after a connection, of %s", left, timeout)
 			}
 		}

@@ -21,6 +21,7 @@ func reportedTests() map[string]func(*testing.T, *world) {
 	return map[string]func(*testing.T, *world){
 		"R12": testDeletedAndMade, "R19": testFirstEndpoint, "R24": testEarlyConnect,
 		"F1": testServiceCIDR, "F2": testSameServiceCIDR,
+		"A4.11": testDistribution, "R66607": testProxyModeLeaves, "R10437": testHostFirewall, "IN.claims": testClaims,
 	}
 }
 

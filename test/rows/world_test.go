@@ -141,9 +141,12 @@ func (w *world) clear(t *testing.T, row string) {
 	}
 	w.settle(t)
 	w.h.Forget(t)
-	if diff := cmp.Diff(w.empty, w.elements()); diff != "" {
-		t.Errorf("%s: elements when everything of it was deleted (-before +after): %s", row, diff)
-	}
+	rig.Eventually(t, row+": everything of it is deleted", func() error { // ranges are written first
+		if diff := cmp.Diff(w.empty, w.elements()); diff != "" {
+			return fmt.Errorf("elements (-before +after): %s", diff)
+		}
+		return nil
+	})
 }
 
 // elements gives how much each set of both tables holds, without empty ones.

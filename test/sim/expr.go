@@ -145,6 +145,8 @@ func (w *words) plainField() (field, error) {
 		return number("mark", func(w *walk) uint32 { return w.packet.Mark }), nil
 	case w.take("ct status"):
 		return number("ct_status", (*walk).status), nil
+	case w.take("tcp flags"): // every packet begins a connection: a SYN
+		return field{"tcp_flag", func(w *walk) (value, bool) { return value{num: 2}, w.packet.Protocol == 6 }}, nil
 	case w.take("th dport"):
 		return number("inet_service", func(w *walk) uint32 { return uint32(w.packet.Port) }), nil
 	case w.take("numgen random mod"):

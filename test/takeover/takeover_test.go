@@ -17,8 +17,8 @@ import (
 // afterwards is how long traffic goes on after what matters has happened.
 const afterwards = 2 * time.Second
 
-// A14.10, A14.11, k/k#109286, k/k#119265
-func TestTheDaemonTakesOverFromKubeProxy(t *testing.T) {
+// Also k/k#119265.
+func TestA14_11R109286TheDaemonTakesOverFromKubeProxy(t *testing.T) {
 	w := newWorld(t)
 	for _, m := range modes() {
 		for _, beside := range []bool{true, false} {

@@ -1,0 +1,243 @@
+// Package conntrack deletes entries of the kernel's connection tracking that lead packets
+// elsewhere than the frontends say by now: flows that began before their destination was
+// a frontend, which go past it for as long as they last, and flows to endpoints that
+// serve no more. Of the latter only UDP and SCTP, which no endpoint ends: a client with a
+// fixed port would keep them alive for ever. TCP flows to endpoints that are gone can be
+// ended, too, if asked for: the next packet of the client then meets somebody who does
+// not know the connection, and a reset.
+//
+// Nothing is installed against packets that conntrack calls invalid.
+package conntrack
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"onerule/nft"
+)
+
+// betweenPasses is how long after a pass over conntrack the next one may follow. It is
+// also when a second pass for the same frontends does: a packet that was under way
+// while the frontend was written confirms its flow after the first pass looked.
+const betweenPasses = time.Second
+
+// failedPass is how long after a pass that failed the next one follows.
+const failedPass = 10 * time.Second
+
+// A Config says how to clean the flows of one IP family.
+type Config struct {
+	Family nft.Family
+	// ResetRemoved ends TCP flows to endpoints that are gone.
+	ResetRemoved bool
+	// Passed, if set, is called after each pass, by the goroutine of Run.
+	Passed func(Pass)
+	Log    logr.Logger
+}
+
+// A Pass is what one look at the whole table did.
+type Pass struct {
+	// Untranslated and Stale count the entries deleted: those without a DNAT that began
+	// before their destination was a frontend, and those to endpoints that serve no more.
+	Untranslated, Stale int
+	// Read counts the entries that the kernel gave.
+	Read int
+	// Listings counts how often it was asked for them: once, and once more each time
+	// that a listing broke off.
+	Listings int
+	Took     time.Duration
+	Err      error // why it failed; what it was for is looked at again
+}
+
+// Deleted counts the entries deleted.
+func (p Pass) Deleted() int { return p.Untranslated + p.Stale }
+
+// A Cleaner works beside the one that writes the table: a pass takes as long as the
+// conntrack table is large.
+//
+// The writer says what it is about to write (Expect, for each frontend that the write
+// touches, also those that it removes), writes, and says that it did (Written). Until
+// then nothing is deleted on that account: entries deleted while the kernel still has the
+// old rules would come back through them. After a write that failed there is nothing
+// to do: what was expected stays so until a later write succeeds, and what that one
+// expects of the same frontends is newer. So a write that failed loses nothing, and neither
+// does one of which nobody knows whether it failed.
+//
+// Expecting before the write is what keeps the flows to new endpoints: a pass that runs
+// meanwhile knows them before the first of those flows can exist.
+//
+// All methods can be called from any goroutine.
+type Cleaner struct {
+	cfg Config
+	// pass looks once at the whole table.
+	pass func(ctx context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error)
+	wake chan struct{}
+
+	mu       sync.Mutex
+	expected marks // of writes that have not succeeded
+	pending  marks // of writes that have
+	node     map[netip.Addr]bool
+}
+
+// New gives a cleaner that does nothing until Run.
+func New(cfg Config) *Cleaner {
+	return &Cleaner{
+		cfg: cfg,
+		pass: func(ctx context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error) {
+			return sweep(ctx, cfg.Family, translated, stale)
+		},
+		wake:     make(chan struct{}, 1),
+		expected: marks{}, pending: marks{},
+	}
+}
+
+// SetNodePortAddrs takes in which of the node's addresses take NodePorts, of any family.
+// When one is added, expect every NodePort anew, as New: flows to it may be older. When
+// one is taken away, expect the frontends that it and each NodePort make, as not Owned.
+func (c *Cleaner) SetNodePortAddrs(list []netip.Addr) {
+	node := make(map[netip.Addr]bool, len(list))
+	for _, a := range list {
+		node[a.Unmap().WithZone("")] = true
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.node = node
+}
+
+// Expect says what is so of a frontend when the write that is about to begin succeeds.
+// A NodePort has no address. What is expected of the same frontend later counts, but what
+// was New stays so until it was looked at or the frontend is gone.
+func (c *Cleaner) Expect(f nft.Frontend, facts Facts) {
+	m := marked(f, facts, c.cfg.ResetRemoved)
+	if m.owned && !m.looks() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.expected.add(f, m)
+}
+
+// Written says that the kernel has all that was expected so far.
+func (c *Cleaner) Written() {
+	if !c.promote() {
+		return
+	}
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// promote makes pending what was expected, and says whether that was anything.
+func (c *Cleaner) promote() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case len(c.expected) == 0:
+		return false
+	case len(c.pending) == 0:
+		c.pending = c.expected
+	default:
+		for f, m := range c.expected {
+			c.pending.add(f, m)
+		}
+	}
+	c.expected = marks{}
+	return true
+}
+
+func (c *Cleaner) take() marks {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := c.pending
+	c.pending = marks{}
+	return p
+}
+
+// Run works until ctx ends, in the network namespace of the calling thread. The first
+// frontends after a pause are looked at at once; what comes in the second after a pass
+// joins the next one, so that a stream of changes neither puts the second passes off nor
+// costs a pass each.
+func (c *Cleaner) Run(ctx context.Context) {
+	var again marks // what the next pass has to look at once more
+	var pause <-chan time.Time
+	for {
+		wake := c.wake
+		if pause != nil {
+			wake = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-pause:
+		}
+		first := c.take()
+		if len(first)+len(again) == 0 {
+			pause = nil
+			continue
+		}
+		var wait time.Duration
+		again, wait = c.round(ctx, first, again)
+		pause = time.After(wait)
+	}
+}
+
+// round makes a pass for the frontends that are new and those that are due again, and
+// gives those that the next one is for and when that is.
+func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Duration) {
+	all := view{first, again}
+	looks, translated := all.looks()
+	if !looks {
+		return nil, 0
+	}
+	c.mu.Lock()
+	node := c.node
+	c.mu.Unlock()
+	start := time.Now()
+	p, err := c.pass(ctx, translated, func(f flow) (bool, error) { return c.stale(all, node, f) })
+	p.Took, p.Err = time.Since(start), err
+	if c.cfg.Passed != nil {
+		c.cfg.Passed(p)
+	}
+	log := c.cfg.Log.WithValues("family", c.cfg.Family.String(), "untranslated", p.Untranslated, "stale", p.Stale)
+	switch {
+	case err == nil:
+		if p.Deleted() > 0 {
+			log.V(2).Info("deleted conntrack entries", "read", p.Read, "took", p.Took)
+		}
+		return first, betweenPasses
+	case ctx.Err() == nil:
+		log.Error(err, "conntrack is not clean, trying again", "after", failedPass)
+	}
+	return all.merged(), failedPass
+}
+
+// stale says whether a flow is, by the marks of a pass and by all that was expected since
+// it began: an endpoint may have come, or a frontend gone.
+func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flow) (bool, error) {
+	frontend, m, ok := all.of(f.to, node)
+	if !ok {
+		return false, nil
+	}
+	if stale, err := m.stale(f); !stale || err != nil {
+		return false, err
+	}
+	c.mu.Lock()
+	newer := view{c.expected, c.pending}
+	now, ok := newer.find(f.to)
+	if !ok {
+		now, ok = newer.find(frontend)
+	}
+	c.mu.Unlock()
+	switch {
+	case !ok:
+		return true, nil
+	case !f.translated:
+		return now.owned, nil
+	}
+	return now.stale(f)
+}

@@ -1,0 +1,268 @@
+package conntrack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"onerule/nft"
+)
+
+// A swept runs a cleaner in the time of a synctest bubble. The pass notes when it was and
+// of which ports flows are stale, and whether it lists translated flows.
+type swept struct {
+	*Cleaner
+	start   time.Time
+	failing atomic.Bool
+	during  func() // called in the midst of each pass
+	passes  []string
+	told    []Pass
+}
+
+// beside runs a cleaner beside f, until f ends.
+func beside(t *testing.T, f func(*swept)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &swept{start: time.Now(), during: func() {}}
+		s.Cleaner = New(Config{Family: nft.IPv4, Passed: func(p Pass) { s.told = append(s.told, p) }, Log: logr.Discard()})
+		s.pass = s.look
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.Run(ctx)
+		}()
+		f(s)
+		cancel()
+		<-ended
+	})
+}
+
+// look is a pass over a table with a flow of each kind for each of 20 ports.
+func (s *swept) look(_ context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error) {
+	s.during()
+	var untranslated, left []int
+	for port := range 20 {
+		to := nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_UDP, Port: uint16(port)}
+		if gone, err := stale(flowTo(to, netip.AddrPortFrom(vip, uint16(port)))); err != nil {
+			return Pass{}, err
+		} else if gone {
+			untranslated = append(untranslated, port)
+		}
+		if gone, err := stale(flowTo(to, endpointB)); err != nil {
+			return Pass{}, err
+		} else if gone {
+			left = append(left, port)
+		}
+	}
+	s.passes = append(s.passes, fmt.Sprint(time.Since(s.start), " ", untranslated, " ", left, " ", translated))
+	if s.failing.Load() {
+		return Pass{}, errors.New("interrupted")
+	}
+	return Pass{Untranslated: len(untranslated), Stale: len(left)}, nil
+}
+
+// came writes frontends that are new, served by endpoint B.
+func (s *swept) came(ports ...uint16) {
+	for _, p := range ports {
+		s.Expect(nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_UDP, Port: p}, Facts{Owned: true, New: true, Keep: []netip.AddrPort{endpointB}})
+	}
+	s.Written()
+	synctest.Wait()
+}
+
+func (s *swept) want(t *testing.T, passes ...string) {
+	t.Helper()
+	synctest.Wait()
+	if diff := cmp.Diff(passes, s.passes); diff != "" {
+		t.Errorf("passes (-want +got): %s", diff)
+	}
+}
+
+func TestEachFrontendIsInTwoPasses(t *testing.T) {
+	beside(t, func(s *swept) {
+		<-time.After(time.Minute)
+		s.came(1)
+		<-time.After(300 * time.Millisecond)
+		s.came(2, 3)
+		<-time.After(time.Hour)
+		s.came(4)
+		<-time.After(time.Hour)
+		s.want(t, "1m0s [1] [] true", "1m1s [1 2 3] [] true", "1m2s [2 3] [] true",
+			"1h1m0.3s [4] [] true", "1h1m1.3s [4] [] true")
+		if len(s.told) != 5 || s.told[1].Untranslated != 3 || s.told[1].Err != nil {
+			t.Errorf("told of passes %+v", s.told)
+		}
+	})
+}
+
+// A frontend that comes in the second after the last pass still waits for its end.
+func TestPassesAreASecondApart(t *testing.T) {
+	beside(t, func(s *swept) {
+		s.came(1)
+		<-time.After(1500 * time.Millisecond)
+		s.came(2)
+		<-time.After(time.Hour)
+		s.want(t, "0s [1] [] true", "1s [1] [] true", "2s [2] [] true", "3s [2] [] true")
+	})
+}
+
+// A stream of new frontends puts no second pass off.
+func TestAStreamOfFrontendsStarvesNone(t *testing.T) {
+	beside(t, func(s *swept) {
+		for i := range uint16(10) {
+			s.came(i)
+			<-time.After(300 * time.Millisecond)
+		}
+		<-time.After(time.Hour)
+		s.want(t, "0s [0] [] true", "1s [0 1 2 3] [] true", "2s [1 2 3 4 5 6] [] true", "3s [4 5 6 7 8 9] [] true", "4s [7 8 9] [] true")
+	})
+}
+
+func TestAFailedPassIsRepeatedWithAllItWasFor(t *testing.T) {
+	beside(t, func(s *swept) {
+		s.came(1)
+		s.came(2)
+		s.failing.Store(true)
+		<-time.After(5 * time.Second)
+		s.came(3)
+		<-time.After(15 * time.Second)
+		synctest.Wait()
+		s.failing.Store(false)
+		<-time.After(time.Hour)
+		s.want(t, "0s [1] [] true", "1s [1 2] [] true", "11s [1 2 3] [] true", "21s [1 2 3] [] true")
+		if s.told[1].Err == nil {
+			t.Error("nobody was told of the failure")
+		}
+	})
+}
+
+// R10: what a write that failed was to be followed by is done after the one that succeeds,
+// also where that one does not mention it.
+func TestAWriteThatFailedLosesNothing(t *testing.T) {
+	udp := func(port uint16) nft.Frontend { return nft.Frontend{Addr: vip, Protocol: 17, Port: port} }
+	b := []netip.AddrPort{endpointB}
+	beside(t, func(s *swept) {
+		s.Expect(udp(1), Facts{Owned: true, New: true, Keep: b}) // the write fails
+		s.Expect(udp(2), Facts{})                                // this one, too
+		<-time.After(time.Hour)
+		s.want(t)
+		s.Expect(udp(1), Facts{Owned: true, Keep: b}) // thought not to be new any more
+		s.Expect(udp(3), Facts{Owned: true})
+		s.Written()
+		<-time.After(time.Hour)
+		s.want(t, "1h0m0s [1] [2 3] true", "1h0m1s [1] [2 3] true")
+	})
+}
+
+// An endpoint that comes while a pass runs with older facts keeps its flows, from before
+// the write on: they can exist as soon as the kernel has it.
+func TestAPassKnowsWhatIsExpectedMeanwhile(t *testing.T) {
+	f := nft.Frontend{Addr: vip, Protocol: 17, Port: 1}
+	gone := nft.Frontend{Addr: vip, Protocol: 17, Port: 2}
+	beside(t, func(s *swept) {
+		s.during = func() {
+			s.Expect(f, Facts{Owned: true, Keep: []netip.AddrPort{endpointB}})
+			s.Expect(gone, Facts{})
+		}
+		s.Expect(f, Facts{Owned: true, New: true})
+		s.Expect(gone, Facts{Owned: true, New: true, Keep: []netip.AddrPort{endpointB}})
+		s.Written()
+		<-time.After(time.Minute)
+		// Without Written, what is expected keeps flows and deletes none.
+		s.want(t, "0s [1] [] true", "1s [1] [] true")
+		s.during = func() {}
+		s.Written()
+		<-time.After(time.Minute)
+		s.want(t, "0s [1] [] true", "1s [1] [] true", "1m0s [] [2] true", "1m1s [] [2] true")
+	})
+}
+
+// R20: no look at the table where no flow can be stale, and none at translated flows where
+// only others can.
+func TestPassesAreMadeOnlyForWhatCanBeStale(t *testing.T) {
+	tcp := nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_TCP, Port: 1}
+	beside(t, func(s *swept) {
+		s.Expect(tcp, Facts{Owned: true, Keep: []netip.AddrPort{endpointA}})
+		s.Expect(nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_TCP, Port: 2}, Facts{})
+		s.Written()
+		s.Written()
+		<-time.After(time.Hour)
+		s.want(t)
+		s.Expect(tcp, Facts{Owned: true, New: true})
+		s.Written()
+		<-time.After(time.Hour)
+		s.want(t, "1h0m0s [] [] false", "1h0m1s [] [] false")
+	})
+}
+
+// Whoever writes does not wait for a pass, and many can at once.
+func TestWritersDoNotWaitForPasses(t *testing.T) {
+	beside(t, func(s *swept) {
+		release := make(chan struct{})
+		s.during = func() { <-release }
+		s.came(1)
+		done := make(chan struct{})
+		for i := range uint16(4) {
+			go func() {
+				for port := range uint16(4) {
+					s.Expect(nft.Frontend{Addr: vip, Protocol: 17, Port: 4*i + port}, Facts{Owned: true, New: true, Keep: []netip.AddrPort{endpointB}})
+					s.Written()
+				}
+				s.SetNodePortAddrs([]netip.Addr{node})
+				done <- struct{}{}
+			}()
+		}
+		for range 4 {
+			<-done
+		}
+		close(release)
+		<-time.After(time.Hour)
+		all := fmt.Sprint(slices.Collect(func(yield func(int) bool) {
+			for i := 0; i < 16 && yield(i); i++ {
+			}
+		}))
+		s.want(t, "0s [1] [] true", "1s "+all+" [] true", "2s "+all+" [] true")
+	})
+}
+
+// What a pass takes for stale it leaves if newer facts say otherwise, written or not.
+func TestFactsOfAPassGiveWayToNewerOnes(t *testing.T) {
+	at := map[string]nft.Frontend{
+		"an address":             {Addr: vip, Protocol: 17, Port: 53},
+		"a NodePort":             {Protocol: 17, Port: 53},
+		"an address of the node": {Addr: node, Protocol: 17, Port: 53},
+	}
+	for name, f := range at {
+		for _, written := range []bool{false, true} {
+			c := New(Config{Family: nft.IPv4, Log: logr.Discard()})
+			c.Expect(f, Facts{Owned: true})
+			c.Written()
+			all := view{c.take()}
+			c.Expect(f, Facts{Owned: true, Keep: []netip.AddrPort{endpointB}})
+			if written {
+				c.Written()
+			}
+			to := nft.Frontend{Addr: node, Protocol: 17, Port: 53}
+			if f.Addr == vip {
+				to.Addr = vip
+			}
+			for endpoint, want := range map[netip.AddrPort]bool{endpointA: true, endpointB: false} {
+				got, err := c.stale(all, map[netip.Addr]bool{node: true}, flowTo(to, endpoint))
+				if got != want || err != nil {
+					t.Errorf("%s, written %v, to %s: stale %v (%v), want %v", name, written, endpoint, got, err, want)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Load makes the table hold exactly want, whatever it holds now: it reads the
+// kernel, and writes what differs. The maps of want are the program's from then on. A
+// table that is not there, or not hooked in, is hooked in as soon as the elements that
+// first names are in it; traffic to what comes after passes as before until its own
+// elements are in.
+func (p *Program) Load(ctx context.Context, want State, first Keys) error {
+	p.known = false
+	k, err := inspect(p.rules.skeleton.Family)
+	if err != nil {
+		return err
+	}
+	cold, have, err := p.open(ctx, &k)
+	if err != nil {
+		return err
+	}
+	want = Settle(have, want)
+	p.noteGone(have, want)
+	p.sizes = have.sizes()
+	if err := p.ensure(ctx, want); err != nil {
+		return err
+	}
+	if err := p.fill(ctx, cold, have, want, first); err != nil {
+		return err
+	}
+	p.have, p.known = want, true
+	p.stale.all(want.Affinities)
+	if err := p.tidy(ctx, k); err != nil {
+		return err
+	}
+	return p.seal()
+}
+
+// fill writes elements, and hooks the base chains of a cold table in.
+func (p *Program) fill(ctx context.Context, cold bool, have, want State, first Keys) error {
+	ranges, last := rangeChanges(have, want)
+	if err := p.write(ranges); err != nil {
+		return err
+	}
+	if cold {
+		if err := p.write(Diff(have.At(first), want.At(first))); err != nil {
+			return err
+		}
+		if err := p.rules.hook(ctx); err != nil {
+			return err
+		}
+		p.ranRuleset()
+		have.Put(first, want.At(first))
+	}
+	for keys := range parts(have, want) {
+		if err := p.write(Diff(have.At(keys), want.At(keys))); err != nil {
+			return err
+		}
+	}
+	return p.write(last)
+}
+
+// refusals is how often nft may refuse to write the rules over a table that looks as if
+// they fitted, until they go into a new one: the reason may pass, and a new table is a
+// gap.
+const refusals = 3
+
+// open brings the rules in and reads the elements. A table that our rules do not fit
+// into is begun afresh: nothing is in it then. It is cold if base chains are still to
+// be hooked in.
+func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State, err error) {
+	o := p.rules.all(k.variable())
+	if k.table && k.misfit(o) == "" {
+		cold, err = p.openRules(ctx, *k)
+		if err == nil {
+			p.refused = 0
+			have, err = p.readElements(*k, o.sets)
+			return cold, have, err
+		}
+		if p.refused++; p.refused < refusals || ctx.Err() != nil {
+			return false, have, err
+		}
+	}
+	p.counts.set(nil, NewState())
+	p.setRules(variable{})
+	p.sealed = ""
+	if err := p.rules.begin(ctx); err != nil {
+		return false, have, err
+	}
+	p.ranRuleset()
+	if k.table {
+		p.total.add(Operations{Afresh: 1})
+	}
+	*k = inKernel{}
+	return true, NewState(), nil
+}
+
+// openRules replaces the rules of a table that is there, unless they are ours.
+func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
+	p.sealed = ""
+	if k.sealed() {
+		p.sealed = sealOf(k.digest)
+	}
+	p.setRules(variable{k.order, k.affinities()})
+	if p.rules.current(k) {
+		return false, nil
+	}
+	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
+	p.setRules(k.variable())
+	if err := p.rules.install(ctx, k, p.variable(), !cold); err != nil {
+		return false, err
+	}
+	p.ranRuleset()
+	return cold, nil
+}
+
+// readElements reads these sets, and deletes from them what cannot be ours. Pins are
+// none of what we write.
+func (p *Program) readElements(k inKernel, sets []Set) (State, error) {
+	var names []string
+	for _, s := range sets {
+		if s.Size == 0 {
+			names = append(names, s.Name)
+		}
+	}
+	have, strays, done, err := read(p.rules.skeleton.Family, names)
+	p.total.add(done)
+	if err != nil {
+		return have, err
+	}
+	for _, a := range k.affinities() {
+		have.Affinities[a.ID] = a
+	}
+	p.counts.set(k.counts(), have)
+	if len(strays) > 0 {
+		done, err = p.elements.remove(strays)
+		p.total.add(done)
+	}
+	return have, err
+}
+
+// tidy deletes what the table has besides ours, once no element of ours leads to it.
+func (p *Program) tidy(ctx context.Context, k inKernel) error {
+	r := p.rules.leftovers(k)
+	r.chains = slices.DeleteFunc(r.chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
+	if r.empty() {
+		return nil
+	}
+	if err := p.rules.remove(ctx, k, r); err != nil {
+		return err
+	}
+	p.ranRuleset()
+	return nil
+}
+
+func (p *Program) ranRuleset() {
+	p.unsealed = true
+	p.total.add(Operations{Rulesets: 1, Transactions: 1})
+}
+
+// seal makes the table say what its rules are, if they were written.
+func (p *Program) seal() error {
+	if !p.unsealed {
+		return nil
+	}
+	d, err := openDump()
+	if err != nil {
+		return err
+	}
+	rules, err := readDigests(d, p.rules.skeleton.Family)
+	if err := errors.Join(err, d.close()); err != nil {
+		return err
+	}
+	now := sealOf(rules.all())
+	done, err := p.elements.seal(p.sealed, now)
+	p.total.add(done)
+	if err != nil {
+		return fmt.Errorf("say what the rules are: %w", err)
+	}
+	p.sealed, p.unsealed = now, false
+	return nil
+}
