@@ -11,7 +11,6 @@ import (
 	"github.com/go-logr/logr"
 
 	"onerule/bpf"
-	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
 )
@@ -32,13 +31,21 @@ type tally struct {
 
 	mu      sync.Mutex
 	known   map[plan.Frontend]counted
+	begun   map[plan.Frontend]counted // that are being written
 	pending map[plan.Frontend]counted // of a load
-	swept   bool                      // nothing of earlier daemons is left
-	full    bool
+	loaded  map[plan.Family]bool      // whose keys without an owner are to be found
+	moved   uint64                    // how often counts went from one key to another
+	// lacking are frontends whose keys found no room. There may be some since room.
+	lacking map[plan.Frontend]bool
+	room    bool
 }
 
 func newTally(c *bpf.Counters, log logr.Logger) *tally {
-	return &tally{counters: c, log: log, wake: make(chan struct{}, 1), known: map[plan.Frontend]counted{}, pending: map[plan.Frontend]counted{}}
+	return &tally{
+		counters: c, log: log, wake: make(chan struct{}, 1),
+		known: map[plan.Frontend]counted{}, begun: map[plan.Frontend]counted{}, pending: map[plan.Frontend]counted{},
+		loaded: map[plan.Family]bool{}, lacking: map[plan.Frontend]bool{},
+	}
 }
 
 func (t *tally) close() error {
@@ -56,59 +63,14 @@ func (t *tally) mode() string {
 	return t.counters.Mode()
 }
 
-// hits gives what was counted, by service port and endpoint.
-func (t *tally) hits() ([]metrics.Hit, error) {
-	read := map[bpf.Key]uint64{}
-	if err := t.counters.Hits(func(k bpf.Key, n uint64) { read[k] = n }); err != nil {
-		return nil, err
-	}
-	type endpoint struct {
-		metrics.ServicePort
-		address string
-	}
-	sums := map[endpoint]uint64{}
-	t.mu.Lock()
-	for k, n := range read {
-		c, ours := t.known[frontendOf(k)]
-		if !ours {
-			continue
-		}
-		e := endpoint{ServicePort: metrics.ServicePort{
-			Namespace: c.of.Service.Namespace, Service: c.of.Service.Name, Port: c.of.Port, Protocol: c.of.Protocol.String(),
-		}}
-		if k.Endpoint != nobody(c.of.Family) {
-			e.address = k.Endpoint.String()
-		}
-		sums[e] += n
-	}
-	t.mu.Unlock()
-	list := make([]metrics.Hit, 0, len(sums))
-	for e, n := range sums {
-		list = append(list, metrics.Hit{ServicePort: e.ServicePort, Endpoint: e.address, Connections: n})
-	}
-	return list, nil
-}
-
-// rejected gives the packets to NodePorts on loopback addresses that were refused, by
-// protocol.
-func (t *tally) rejected(ipv6 bool) (map[string]uint64, error) {
-	if t.counters == nil {
-		return nil, nil
-	}
-	sums := map[string]uint64{}
-	err := t.counters.Rejects(func(r bpf.Reject, n uint64) {
-		if r.IPv6 == ipv6 {
-			sums[model.Protocol(r.Protocol).String()] += n
-		}
-	})
-	return sums, err
-}
-
 // reject has packets to these NodePorts on loopback addresses counted.
 func (t *tally) reject(list []bpf.Reject) {
-	if t.counters != nil {
-		t.say(t.counters.SetRejects(list))
+	if t.counters == nil {
+		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.say(t.counters.SetRejects(list))
 }
 
 // perTurn is how many frontends of a load are taken at once: a change waits for no more.
@@ -122,11 +84,14 @@ func (t *tally) begin(now map[plan.Frontend]counted) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for f, c := range now {
+		delete(t.pending, f) // older than this
+		t.begun[f] = c
 		t.put(f, missing(c.endpoints, t.known[f].endpoints))
 	}
 }
 
-// end deletes the keys that frontends had before they changed.
+// end deletes the keys that frontends had before they changed. Without it what was begun
+// failed, and a load follows.
 func (t *tally) end(now map[plan.Frontend]counted) {
 	if t.counters == nil {
 		return
@@ -134,7 +99,7 @@ func (t *tally) end(now map[plan.Frontend]counted) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for f, c := range now {
-		delete(t.pending, f)
+		delete(t.begun, f)
 		t.exchange(f, c)
 	}
 }
@@ -151,7 +116,13 @@ func (t *tally) load(family plan.Family, now map[plan.Frontend]counted) {
 			t.pending[f] = counted{}
 		}
 	}
+	maps.DeleteFunc(t.begun, func(f plan.Frontend, _ counted) bool { return f.InFamily() == family })
 	maps.Copy(t.pending, now)
+	t.loaded[family] = true
+	t.wakeUp()
+}
+
+func (t *tally) wakeUp() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -169,6 +140,7 @@ func (t *tally) run(ctx context.Context) {
 		for ctx.Err() == nil && t.turn() {
 			// another one
 		}
+		t.sweep(ctx)
 	}
 }
 
@@ -185,36 +157,53 @@ func (t *tally) turn() (more bool) {
 		t.put(f, missing(c.endpoints, t.known[f].endpoints))
 		t.exchange(f, c)
 	}
-	if !t.swept {
-		t.swept = true
-		t.sweep()
-	}
+	t.refill()
 	return false
 }
 
 // exchange takes note of what a frontend is, and deletes the keys that it had before.
 func (t *tally) exchange(f plan.Frontend, now counted) {
-	gone := keysOf(f, missing(t.known[f].endpoints, now.endpoints))
-	if len(now.endpoints) == 0 && now.of == (plan.ServicePort{}) {
+	was := t.known[f]
+	if none := (plan.ServicePort{}); was.of != none && was.of != now.of { // gone, or another Service's
+		t.delete(keysOf(f, append(slices.Clone(was.endpoints), nobody(f.InFamily()))))
+		t.put(f, now.endpoints)
+		was = counted{}
+	}
+	if now.of == (plan.ServicePort{}) {
 		delete(t.known, f)
-		gone = append(gone, keysOf(f, []netip.AddrPort{nobody(f.InFamily())})...)
-		t.delete(gone)
+		delete(t.lacking, f)
 		return
 	}
 	t.known[f] = now
+	t.keep(f, keysOf(f, missing(was.endpoints, now.endpoints)))
+}
+
+// keep deletes keys of endpoints that are gone, and keeps what they counted for their
+// frontend.
+func (t *tally) keep(f plan.Frontend, gone []bpf.Key) {
 	var kept uint64
 	for _, n := range t.delete(gone) {
 		kept += n
 	}
 	if kept > 0 {
+		t.moved++
 		t.say(t.counters.Add(keysOf(f, []netip.AddrPort{nobody(f.InFamily())})[0], kept))
 	}
 }
 
 func (t *tally) put(f plan.Frontend, endpoints []netip.AddrPort) {
-	if len(endpoints) > 0 {
-		t.say(t.counters.Put(keysOf(f, endpoints)))
+	if len(endpoints) == 0 {
+		return
 	}
+	err := t.counters.Put(keysOf(f, endpoints))
+	if !errors.Is(err, bpf.ErrFull) {
+		t.say(err)
+		return
+	}
+	if len(t.lacking) == 0 { // once, until there was room for all
+		t.say(err)
+	}
+	t.lacking[f] = true
 }
 
 func (t *tally) delete(keys []bpf.Key) []uint64 {
@@ -223,32 +212,80 @@ func (t *tally) delete(keys []bpf.Key) []uint64 {
 	}
 	n, err := t.counters.Delete(keys)
 	t.say(err)
+	if len(t.lacking) > 0 {
+		t.room = true
+		t.wakeUp()
+	}
 	return n
 }
 
-// say logs what went wrong, a full map once until there is room again.
-func (t *tally) say(err error) {
-	full := errors.Is(err, bpf.ErrFull)
-	if err != nil && !(full && t.full) {
-		t.log.Error(err, "connections of some endpoints are not counted")
-	}
-	if err == nil || full {
-		t.full = full
+// refill puts what found no room, as far as there is some now.
+func (t *tally) refill() {
+	for f := range t.lacking {
+		if !t.room {
+			return
+		}
+		err := t.counters.Put(keysOf(f, both(t.known[f].endpoints, t.begun[f].endpoints)))
+		if t.room = !errors.Is(err, bpf.ErrFull); t.room {
+			t.say(err)
+			delete(t.lacking, f)
+		}
 	}
 }
 
-// sweep deletes the keys of daemons before this one that are not wanted any more.
-func (t *tally) sweep() {
-	var gone []bpf.Key
+// say logs what went wrong.
+func (t *tally) say(err error) {
+	if err != nil {
+		t.log.Error(err, "connections of some endpoints are not counted")
+	}
+}
+
+// isFull says whether there is no room for all keys.
+func (t *tally) isFull() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.lacking) > 0
+}
+
+// sweep deletes the keys of daemons before this one that are not wanted any more, and
+// those of changes that failed. What endpoints counted that left while no daemon ran is
+// kept. Reading takes its time: no change waits for that.
+func (t *tally) sweep(ctx context.Context) {
+	t.mu.Lock()
+	loaded := maps.Clone(t.loaded)
+	clear(t.loaded)
+	t.mu.Unlock()
+	if len(loaded) == 0 {
+		return
+	}
+	gone := map[plan.Frontend][]bpf.Key{}
 	err := t.counters.Hits(func(k bpf.Key, _ uint64) {
-		f := frontendOf(k)
-		c, ours := t.known[f]
-		if ours && (k.Endpoint == nobody(f.InFamily()) || slices.Contains(c.endpoints, k.Endpoint)) {
-			return
+		if f := frontendOf(k); loaded[f.InFamily()] {
+			gone[f] = append(gone[f], k)
 		}
-		gone = append(gone, k)
 	})
 	t.say(err)
+	for f, keys := range gone {
+		if ctx.Err() != nil {
+			return
+		}
+		t.sweepOne(f, keys)
+	}
+}
+
+// sweepOne looks at all keys of a frontend.
+func (t *tally) sweepOne(f plan.Frontend, keys []bpf.Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known, ours := t.known[f]
+	begun, begins := t.begun[f]
+	gone := slices.DeleteFunc(keys, func(k bpf.Key) bool {
+		return has(known.endpoints, k.Endpoint) || has(begun.endpoints, k.Endpoint) || k.Endpoint == nobody(f.InFamily()) && (ours || begins)
+	})
+	if ours {
+		t.keep(f, gone)
+		return
+	}
 	t.delete(gone)
 }
 
@@ -314,9 +351,15 @@ func both(a, b []netip.AddrPort) []netip.AddrPort {
 func missing(list, other []netip.AddrPort) []netip.AddrPort {
 	var more []netip.AddrPort
 	for _, e := range list {
-		if _, found := slices.BinarySearchFunc(other, e, netip.AddrPort.Compare); !found {
+		if !has(other, e) {
 			more = append(more, e)
 		}
 	}
 	return more
+}
+
+// has says whether an endpoint is in a list that is sorted.
+func has(list []netip.AddrPort, e netip.AddrPort) bool {
+	_, found := slices.BinarySearchFunc(list, e, netip.AddrPort.Compare)
+	return found
 }

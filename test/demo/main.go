@@ -52,14 +52,16 @@ func run(args []string, stdout *os.File, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "demo: %v\n", err)
 		return exitBroken
 	}
-	// A closed pipe or terminal ends the demo as Ctrl-C does: cleaned up. Someone must
-	// listen for SIGPIPE all the time, or the next line printed would end it at once.
+	// Someone must listen for SIGPIPE all the time, or the next line printed after nobody
+	// reads on would end it at once.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	// A second Ctrl-C ends it at once.
 	defer context.AfterFunc(ctx, stop)()
-	s := newScreen(stdout, colourful(stdout))
+	ctx, unread := context.WithCancel(ctx)
+	defer unread()
+	s := newScreen(&reader{stdout, unread}, colourful(stdout))
 	switch err := show(ctx, s, o); {
 	case err != nil:
 		fmt.Fprintf(stderr, "demo: %v\n", err)
@@ -72,6 +74,22 @@ func run(args []string, stdout *os.File, stderr io.Writer) int {
 		return exitBroken
 	}
 	return 0
+}
+
+// A reader is who reads what is printed. When nobody does any more, the demo ends as by
+// Ctrl-C: cleaned up.
+type reader struct {
+	out  io.Writer
+	gone func()
+}
+
+// Write prints.
+func (r *reader) Write(text []byte) (int, error) {
+	n, err := r.out.Write(text)
+	if err != nil {
+		r.gone()
+	}
+	return n, err
 }
 
 func parse(args []string, out io.Writer) (options, error) {
