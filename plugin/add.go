@@ -4,8 +4,9 @@ import (
 	"errors"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
+
+	"onerule/nft/hostport"
 )
 
 const fallbackMTU = 1500 // of a node without a default route
@@ -17,14 +18,19 @@ func (p Process) add(r request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.chooseMTU(); err != nil {
-		return err
-	}
-	pod, err := r.openNetns()
+	var ask sockets
+	defer ask.close()
+	pod, err := r.openNetns(ask.openPod)
 	if err != nil {
 		return err
 	}
 	defer pod.Close()
+	if err := ask.openNode(); err != nil {
+		return failure(codeWiring, err, "ask the kernel of the node")
+	}
+	if err := c.chooseMTU(ask.node); err != nil {
+		return err
+	}
 	s, err := p.openStore(c.base)
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
@@ -44,11 +50,12 @@ func (p Process) add(r request) error {
 		return err
 	}
 	rec.NetnsInode = inodeOf(r.netns)
-	if err := refuseExisting(pod, r.ifName); err != nil {
+	if err := refuseExisting(ask.pod, r.ifName); err != nil {
 		return err
 	}
 	var u undo
-	w, err := p.attach(s, &c, rec, pod, &u)
+	w := &wire{key: k, netns: pod, sockets: ask}
+	err = p.attach(s, &c, rec, w, &u)
 	if err == nil {
 		err = p.printResult(&c, w, r.netns)
 	}
@@ -60,13 +67,13 @@ func (p Process) add(r request) error {
 
 // chooseMTU takes the uplink's where none is configured, so that nothing between
 // pods of two nodes has to be cut.
-func (c *config) chooseMTU() error {
+func (c *config) chooseMTU(node *netlink.Handle) error {
 	families := []family{ipv4, ipv6}
 	if !c.hasIPv6() {
 		families = families[:1]
 	}
 	if c.mtu == 0 {
-		c.mtu = uplinkMTU(families)
+		c.mtu = uplinkMTU(node, families)
 	}
 	if c.mtu == 0 {
 		c.mtu = fallbackMTU
@@ -125,51 +132,57 @@ func (p Process) replaceUnreadable(s *store, k key, boot string) error {
 
 // refuseExisting says clearly what the kernel would refuse later: the interface
 // name is taken in the pod. It is never deleted: it is another's.
-func refuseExisting(pod ns.NetNS, ifName string) error {
-	return pod.Do(func(ns.NetNS) error {
-		_, err := netlink.LinkByName(ifName)
-		var missing netlink.LinkNotFoundError
-		switch {
-		case errors.As(err, &missing):
-			return nil
-		case err != nil:
-			return failure(codeWiring, err, "look for %s in the pod", ifName)
-		}
-		return failure(codeInterfaceExists, nil, "interface %s exists already in the pod", ifName)
-	})
+func refuseExisting(pod *netlink.Handle, ifName string) error {
+	_, err := pod.LinkByName(ifName)
+	var missing netlink.LinkNotFoundError
+	switch {
+	case errors.As(err, &missing):
+		return nil
+	case err != nil:
+		return failure(codeWiring, err, "look for %s in the pod", ifName)
+	}
+	return failure(codeInterfaceExists, nil, "interface %s exists already in the pod", ifName)
 }
 
 // attach makes the attachment step by step: a record first, so that a SIGKILL at any
 // point leaves what DEL needs, and each step with its undo.
-func (p Process) attach(s *store, c *config, rec *record, pod ns.NetNS, u *undo) (*wire, error) {
-	k := rec.key()
+func (p Process) attach(s *store, c *config, rec *record, w *wire, u *undo) error {
+	k := w.key
 	// As if released before the quarantine: no packet came from here. A later try
 	// takes another address all the same, in case this one is the fault.
 	u.push("addresses", func() error { return s.release(k, rec, p.Now().Add(-c.quarantine)) })
 	u.push("record", func() error { return s.removeRecord(k) })
 	if err := s.writeRecord(rec); err != nil {
-		return nil, failure(types.ErrIOFailure, err, "state store")
+		return failure(types.ErrIOFailure, err, "state store")
 	}
-	addrs, err := p.allocate(s, c, rec)
-	if err != nil {
-		return nil, err
+	var err error
+	if w.addrs, err = p.allocate(s, c, rec); err != nil {
+		return err
 	}
-	w := &wire{key: k, pod: pod, addrs: addrs, mtu: c.mtu, hostMAC: k.mac("node"), podMAC: k.mac("pod")}
+	w.mtu, w.hostMAC, w.podMAC = c.mtu, k.mac("node"), k.mac("pod")
 	if c.mac != nil {
 		w.podMAC = c.mac
 	}
 	rec.Addresses, rec.MTU = w.addrs, w.mtu
 	rec.HostMAC, rec.PodMAC = w.hostMAC.String(), w.podMAC.String()
+	if rec.HostPorts, err = hostport.Claims(c.ports, w.addrs); err != nil {
+		return badPorts(err)
+	}
 	if err := s.writeRecord(rec); err != nil {
-		return nil, failure(types.ErrIOFailure, err, "state store")
+		return failure(types.ErrIOFailure, err, "state store")
 	}
 	if err := w.create(); err != nil {
-		return nil, err
+		return err
 	}
 	u.push("link", func() error { return unwire(k) })
-	u.push("rules in the pod", func() error { return removeRules(pod, addrs) })
+	u.push("rules in the pod", func() error { return removeRules(w.netns, w.addrs) })
 	if err := w.configure(p.warn); err != nil {
-		return nil, err
+		return err
 	}
-	return w, nil
+	if len(rec.HostPorts) == 0 {
+		return nil
+	}
+	// Last: until now nothing leads to the pod.
+	u.push("host ports", func() error { return s.releasePorts(k, nil) })
+	return s.claimPorts(rec)
 }

@@ -34,7 +34,7 @@ func (p Process) check(r request) error {
 	if err != nil {
 		return err
 	}
-	netns, err := r.openNetns()
+	netns, err := r.openNetns(func() error { return nil })
 	if err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (p Process) check(r request) error {
 	if err != nil {
 		return err
 	}
-	if err := c.checkReservations(s); err != nil {
+	if err := errors.Join(c.checkReservations(s), s.checkPorts(c.rec)); err != nil {
 		return checkFailed(err)
 	}
 	host, err := c.checkHost()
@@ -179,7 +179,7 @@ func checkLink(name, mac string, mtu int) (netlink.Link, error) {
 
 // checkHostRoute asks which route a packet to the pod would take.
 func checkHostRoute(a netip.Addr, link netlink.Link) error {
-	r, ok := lookup(a, lookupOptions{})
+	r, ok := lookup(eachTime(), a, lookupOptions{})
 	if !ok || r.Dst == nil || r.Dst.String() != ipNet(a).String() {
 		return fmt.Errorf("no route to %s", a)
 	}
@@ -256,7 +256,7 @@ func (c *checker) checkAddresses(link netlink.Link) error {
 // by our interface: one lookup goes by the rules of a second interface as well.
 func checkDefaultRoute(a netip.Addr, link netlink.Link) error {
 	f := familyOf(a)
-	r, ok := defaultRoute(f, lookupOptions{link: link.Attrs().Index, from: a})
+	r, ok := defaultRoute(eachTime(), f, lookupOptions{link: link.Attrs().Index, from: a})
 	if !ok || !r.Gw.Equal(gateway(f).AsSlice()) {
 		return fmt.Errorf("no %s default route by %s from %s", f, link.Attrs().Name, a)
 	}

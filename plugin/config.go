@@ -14,6 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+
+	"onerule/nft/hostport"
 )
 
 const (
@@ -47,6 +49,7 @@ type config struct {
 	ranges     []rangeSet
 	quarantine time.Duration // of an address that was released
 	ips        []netip.Addr  // asked for
+	ports      []hostport.Mapping
 	prev       *types100.Result
 }
 
@@ -66,6 +69,8 @@ type input struct {
 	RuntimeConfig struct {
 		MAC string    `json:"mac"`
 		IPs []*string `json:"ips"`
+		// Ports are decoded apart: a bad one is named as what it is.
+		Ports json.RawMessage `json:"portMappings"`
 	} `json:"runtimeConfig"`
 	Args struct {
 		CNI struct {
@@ -143,6 +148,9 @@ func parseConfig(stdin []byte, cniArgs string) (config, error) {
 		return config{}, err
 	}
 	if err := c.validateMTU(); err != nil {
+		return config{}, err
+	}
+	if c.ports, err = c.parsePorts(in.RuntimeConfig.Ports); err != nil {
 		return config{}, err
 	}
 	c.prev, err = parsePrevResult(&in.PluginConf)

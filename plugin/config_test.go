@@ -22,6 +22,8 @@ func FuzzConfig(f *testing.F) {
 		wantCoded(err)
 		_, err = requirePrevResult(stdin)
 		wantCoded(err)
+		_, err = statusFile(stdin)
+		wantCoded(err)
 		c, err := parseConfig(stdin, args)
 		wantCoded(err)
 		if err != nil {
@@ -37,6 +39,11 @@ func FuzzConfig(f *testing.F) {
 		}
 		if (c.hasIPv6() && c.mtu != 0 && c.mtu < minMTU6) || c.mtu < 0 || c.mtu > maxMTU {
 			t.Errorf("got mtu %d", c.mtu)
+		}
+		for _, m := range c.ports {
+			if m.HostPort < 0 || m.HostPort > 65535 || m.HostPort > 0 && m.ContainerPort < 1 {
+				t.Errorf("got port %+v", m)
+			}
 		}
 		for _, ip := range c.ips {
 			if !ip.IsValid() || ip.Is4In6() || ip.Zone() != "" {

@@ -19,16 +19,18 @@ type leaving struct {
 	at    time.Time // when its addresses count as released
 }
 
-// detach takes an attachment away: what is in the pod, the link and with it the
-// routes and neighbours, the record, the addresses last. An address is never free
-// while a route leads to it. A reservation without a record is found by its owner.
+// detach takes an attachment away: what is in the pod, the ports of the node, the link
+// and with it the routes and neighbours, the record, the addresses last. An address is
+// never free while a route or a port leads to it. What is there without a record is
+// found by its owner.
 func (p Process) detach(s *store, l leaving) error {
 	if l.rec != nil && l.netns != "" {
 		if err := removeRulesAt(l.netns, l.rec); err != nil {
 			s.note("%s: %v", l.key, err)
 		}
 	}
-	if err := unwire(l.key); err != nil {
+	// The link goes also where the ports stay: nobody needs it any more.
+	if err := errors.Join(s.releasePorts(l.key, l.rec), unwire(l.key)); err != nil {
 		return failure(codeRemoval, err, "remove %s", l.key)
 	}
 	if err := s.removeRecord(l.key); err != nil {

@@ -18,6 +18,7 @@ const (
 	codeCheckFailed        uint = 106
 	codeRemoval            uint = 107
 	codeGarbageLeft        uint = 108
+	codePortTaken          uint = 109
 )
 
 // A codedError is an error as a runtime sees it: what failed, why, and a number.

@@ -60,7 +60,7 @@ func (p Process) gc(r request) error {
 	}
 	// What the runtime lists is older than this process.
 	w := &sweep{p, s, list, boot, p.began}
-	if err := errors.Join(w.attachments(), w.orphans(), w.leftovers()); err != nil {
+	if err := errors.Join(w.attachments(), w.orphans(), w.ports(), w.leftovers()); err != nil {
 		return failure(codeGarbageLeft, err, "not all garbage could be removed")
 	}
 	return nil

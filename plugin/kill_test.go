@@ -67,23 +67,25 @@ func soaking(always, soak int) int {
 }
 
 // TestKill kills ADDs and DELs at random moments, a few in a row, and then lets GC
-// remove what they left.
+// remove what they left. The pods have host ports.
 func TestKill(t *testing.T) {
 	n, pod := newNode(t), podWithDefaultRoute(t)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	at := func(i int) call {
-		return add(fmt.Sprint("c", i), fmt.Sprint("eth", i%100), pod, n.config("1.1.0", nil))
+		return add(fmt.Sprint("c", i), fmt.Sprint("eth", i%100), pod, n.withPorts(nil, bothProtocols(8000+i%100)...))
 	}
 	timed := func(c call) time.Duration {
 		start := time.Now()
 		n.succeed(t, c)
 		return time.Since(start)
 	}
-	whole := map[string]time.Duration{"ADD": timed(at(0)), "DEL": timed(at(0).as("DEL"))}
+	n.succeed(t, at(0)) // which takes longer: the tables of the host ports are made
+	n.succeed(t, at(0).as("DEL"))
+	whole := map[string]time.Duration{"ADD": timed(at(1)), "DEL": timed(at(1).as("DEL"))}
 	want, cut := soaking(60, 500), map[string]int{}
-	t.Run("C15, D2: nothing is left after kills and a GC", func(t *testing.T) {
-		for i := 1; cut["ADD"]+cut["DEL"] < want; i++ {
+	t.Run("C15, C58, D2: nothing is left after kills and a GC", func(t *testing.T) {
+		for i := 2; cut["ADD"]+cut["DEL"] < want; i++ {
 			if i > 8*want {
 				t.Fatalf("only %v of %d were cut short: this shows nothing", cut, i)
 			}
@@ -110,39 +112,58 @@ func TestKill(t *testing.T) {
 // TestKillAtEachSystemCall kills an ADD before its first, second, third... call of
 // each kind that changes something, until it gets through.
 func TestKillAtEachSystemCall(t *testing.T) {
+	for _, syscall := range []string{"sendto", "renameat", "openat", "mkdirat", "write", "setns"} {
+		t.Run("C15: "+syscall, func(t *testing.T) {
+			n := newNode(t) // with a state directory still to be made
+			n.killedAtEach(t, syscall, "ADD", n.config("1.1.0", nil))
+		})
+	}
+}
+
+// The calls that host ports add: netlink of nftables, and the claim on disk.
+func TestC58KillAtEachSystemCallForHostPorts(t *testing.T) {
+	for verb, syscalls := range map[string][]string{"ADD": {"sendmsg", "fsync", "renameat", "flock"}, "DEL": {"sendmsg", "sendto", "unlinkat", "fsync"}} {
+		for _, syscall := range syscalls {
+			t.Run("C15: "+syscall+" of "+verb, func(t *testing.T) {
+				n := newNode(t) // with a table still to be made
+				n.killedAtEach(t, syscall, verb, n.withPorts(nil, bothProtocols(hostPort)...))
+			})
+		}
+	}
+}
+
+// killedAtEach wants nothing left after each kill and a DEL.
+func (n *node) killedAtEach(t *testing.T, syscall, verb, stdin string) {
+	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
 		t.Skip("needs strace")
 	}
-	for _, syscall := range []string{"sendto", "renameat", "openat", "mkdirat", "write", "setns"} {
-		t.Run("C15: "+syscall, func(t *testing.T) {
-			n := newNode(t) // with a state directory still to be made
-			const enough = 60
-			for i := 1; ; i++ {
-				if i > enough {
-					t.Fatalf("still killed at call %d", i)
-				}
-				pod := netns.New(t, "pod")
-				c := add(fmt.Sprint("c", i), "eth0", pod, n.config("1.1.0", nil))
-				c.wrap = []string{strace, "-f", "-qqq", "-o", "/dev/null", "-e", "trace=" + syscall, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", syscall, i)}
-				exit := n.run(t, c).exit
-				c.wrap = nil
-				n.succeed(t, c.as("DEL"))
-				n.clean(t)
-				if out := links(t, pod); strings.Contains(out, "eth0@") {
-					t.Errorf("the pod has a link: %s", out)
-				}
-				if exit == 0 {
-					if i == 1 {
-						t.Error("it was never killed: this shows nothing")
-					}
-					t.Logf("killed %d times", i-1)
-					return
-				}
-				if t.Failed() {
-					t.Fatalf("after a kill at call %d", i)
-				}
+	const enough = 60
+	for i := 1; i <= enough; i++ {
+		pod := netns.New(t, "pod")
+		c := add(fmt.Sprint("c", i), "eth0", pod, stdin)
+		if verb == "DEL" {
+			n.succeed(t, c)
+		}
+		c.wrap = []string{strace, "-f", "-qqq", "-o", "/dev/null", "-e", "trace=" + syscall, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", syscall, i)}
+		exit := n.run(t, c.as(verb)).exit
+		c.wrap = nil
+		n.succeed(t, c.as("DEL"))
+		n.clean(t)
+		if out := links(t, pod); strings.Contains(out, "eth0@") {
+			t.Errorf("the pod has a link: %s", out)
+		}
+		if exit == 0 {
+			if i == 1 {
+				t.Error("it was never killed: this shows nothing")
 			}
-		})
+			t.Logf("killed %d times", i-1)
+			return
+		}
+		if t.Failed() {
+			t.Fatalf("after a kill at call %d", i)
+		}
 	}
+	t.Fatalf("still killed at call %d", enough)
 }

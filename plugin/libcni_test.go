@@ -44,7 +44,8 @@ func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList 
 	list := readmeExample(t)
 	list["cniVersion"] = version
 	delete(list, "cniVersions")
-	list["plugins"].([]any)[0].(object)["dataDir"] = n.dataDir
+	plugin := list["plugins"].([]any)[0].(object)
+	plugin["dataDir"], plugin["statusFile"] = n.dataDir, n.statusFile()
 	b, err := json.Marshal(list)
 	if err != nil {
 		t.Fatal(err)
@@ -60,14 +61,14 @@ func (n *node) conflist(t *testing.T, version string) *libcni.NetworkConfigList 
 // checks of the plugin's answers and its cached results.
 func TestRuntime(t *testing.T) {
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		t.Run("C8, C20, C23, C34, C43: a list of version "+version, func(t *testing.T) {
+		t.Run("C8, C20, C23, C34, C43, C58: a list of version "+version, func(t *testing.T) {
 			n := newNode(t)
 			pod := netns.New(t, "pod")
 			conf := n.conflist(t, version)
 			cni := libcni.NewCNIConfigWithCacheDir([]string{filepath.Dir(binary())}, t.TempDir(), nil)
 			rt := &libcni.RuntimeConf{ContainerID: "c1", NetNS: pod.Path(), IfName: "eth0",
 				Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", "web-0"}},
-				CapabilityArgs: map[string]any{"ips": []string{"10.1.0.9"}, "mac": "02:00:00:00:00:09", "portMappings": []any{}}}
+				CapabilityArgs: map[string]any{"ips": []string{"10.1.0.9"}, "mac": "02:00:00:00:00:09", "portMappings": bothProtocols(hostPort)}}
 			ctx := context.Background()
 			do := func(what string, f func() error) {
 				t.Helper()
@@ -79,6 +80,9 @@ func TestRuntime(t *testing.T) {
 			do("add", func() error { _, err := cni.AddNetworkList(ctx, conf, rt); return err })
 			if out := pod.Run(t, "ip", "addr", "show", "eth0"); !strings.Contains(out, "10.1.0.9/32") || !strings.Contains(out, "02:00:00:00:00:09") {
 				t.Errorf("got %s", out)
+			}
+			if out := n.hostPortRules(t); !strings.Contains(out, "udp . 8080") {
+				t.Errorf("got host ports %s", out)
 			}
 			if version != "0.3.1" {
 				do("check", func() error { return cni.CheckNetworkList(ctx, conf, rt) })

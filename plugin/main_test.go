@@ -80,11 +80,14 @@ func newNode(t testing.TB) *node {
 
 type object = map[string]any
 
+// statusFile is where a daemon would tell what it knows.
+func (n *node) statusFile() string { return filepath.Join(filepath.Dir(n.dataDir), "network.json") }
+
 // config gives a configuration of both families; more overrides its keys, and nil
 // takes one out.
 func (n *node) config(cniVersion string, more object) string {
 	c := object{
-		"cniVersion": cniVersion, "name": "pods", "type": "onerule", "dataDir": n.dataDir,
+		"cniVersion": cniVersion, "name": "pods", "type": "onerule", "dataDir": n.dataDir, "statusFile": n.statusFile(),
 		"ipam": object{"ranges": [][]object{{{"subnet": podRange4}}, {{"subnet": podRange6}}}},
 	}
 	maps.Copy(c, more)
@@ -249,6 +252,12 @@ func (n *node) clean(t testing.TB) {
 		if out := n.Run(t, "ip", f, "neigh", "show", "nud", "permanent"); out != "" {
 			t.Errorf("neighbours are left: %s", out)
 		}
+	}
+	if out := n.hostPortRules(t); strings.Contains(out, "elements") {
+		t.Errorf("host ports are left: %s", out)
+	}
+	if got := n.hostPortFiles(t); len(got) > 0 {
+		t.Errorf("files are left of host ports: %q", got)
 	}
 }
 

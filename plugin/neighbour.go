@@ -13,8 +13,8 @@ import (
 
 // setNeighbour makes a permanent entry: nothing is asked on the wire, so a MAC
 // that was learned from an earlier owner of an address can't be wrong.
-func setNeighbour(link int, a netip.Addr, mac net.HardwareAddr) error {
-	err := netlink.NeighSet(&netlink.Neigh{LinkIndex: link, IP: a.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
+func setNeighbour(h *netlink.Handle, link int, a netip.Addr, mac net.HardwareAddr) error {
+	err := h.NeighSet(&netlink.Neigh{LinkIndex: link, IP: a.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
 	if err != nil {
 		return fmt.Errorf("add neighbour %s: %w", a, err)
 	}

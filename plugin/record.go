@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"onerule/nft/hostport"
 )
 
 // A record is what is known of an attachment. It is on disk before anything of
@@ -29,6 +31,8 @@ type record struct {
 	PodMAC     string       `json:"podMAC,omitempty"`
 	MTU        int          `json:"mtu,omitempty"`
 	Addresses  []netip.Addr `json:"addresses,omitempty"`
+	// HostPorts are the ports of the node that lead to the pod.
+	HostPorts []hostport.Claim `json:"hostPorts,omitempty"`
 }
 
 func (r *record) key() key { return key{r.Network, r.Container, r.Interface} }

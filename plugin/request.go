@@ -83,8 +83,8 @@ func validateIfName(name string) error {
 }
 
 // openNetns opens the pod's namespace and refuses the plugin's own, before
-// anything was done.
-func (r request) openNetns() (ns.NetNS, error) {
+// anything was done. It does something there, to see that it can be entered.
+func (r request) openNetns(do func() error) (ns.NetNS, error) {
 	if err := r.refuseOwnNetns(); err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (r request) openNetns() (ns.NetNS, error) {
 	if err != nil {
 		return nil, failure(types.ErrInvalidNetNS, err, "open CNI_NETNS %q", r.netns)
 	}
-	if err := pod.Do(func(ns.NetNS) error { return nil }); err != nil {
+	if err := pod.Do(func(ns.NetNS) error { return do() }); err != nil {
 		_ = pod.Close()
 		return nil, failure(types.ErrInvalidNetNS, err, "enter CNI_NETNS %q", r.netns)
 	}

@@ -87,12 +87,12 @@ type lookupOptions struct {
 
 // lookup asks the kernel for the route that an address takes, as the table has it.
 // A get, never a dump: dumps of busy nodes are interrupted.
-func lookup(a netip.Addr, o lookupOptions) (netlink.Route, bool) {
+func lookup(h *netlink.Handle, a netip.Addr, o lookupOptions) (netlink.Route, bool) {
 	opts := &netlink.RouteGetOptions{FIBMatch: true, OifIndex: o.link}
 	if o.from.IsValid() {
 		opts.SrcAddr = o.from.AsSlice()
 	}
-	routes, err := netlink.RouteGetWithOptions(a.AsSlice(), opts)
+	routes, err := h.RouteGetWithOptions(a.AsSlice(), opts)
 	if err != nil || len(routes) != 1 {
 		return netlink.Route{}, false
 	}
@@ -101,13 +101,13 @@ func lookup(a netip.Addr, o lookupOptions) (netlink.Route, bool) {
 
 // defaultRoute finds a default route. It looks for addresses of documentation
 // ranges, which nobody routes, and takes what matches with a prefix of no length.
-func defaultRoute(f family, o lookupOptions) (netlink.Route, bool) {
+func defaultRoute(h *netlink.Handle, f family, o lookupOptions) (netlink.Route, bool) {
 	probes := []string{"198.51.100.1", "203.0.113.1", "192.0.2.1"}
 	if f == ipv6 {
 		probes = []string{"2001:db8:ffff:ffff::1", "3fff::1", "2001:db8::1"}
 	}
 	for _, p := range probes {
-		r, ok := lookup(netip.MustParseAddr(p), o)
+		r, ok := lookup(h, netip.MustParseAddr(p), o)
 		// With a source address the IPv6 lookup only prefers the device.
 		if ok && isDefault(r) && (o.link == 0 || r.LinkIndex == o.link) {
 			return r, true
@@ -127,7 +127,7 @@ func isDefault(r netlink.Route) bool {
 // uplinkMTU gives the MTU of the device, or the smallest of the devices, that the
 // node's default routes of the families leave by; 0 without any. A route may have
 // an MTU of its own.
-func uplinkMTU(families []family) int {
+func uplinkMTU(h *netlink.Handle, families []family) int {
 	mtu := 0
 	lower := func(m int) {
 		if m > 0 && (mtu == 0 || m < mtu) {
@@ -135,7 +135,7 @@ func uplinkMTU(families []family) int {
 		}
 	}
 	for _, f := range families {
-		r, ok := defaultRoute(f, lookupOptions{})
+		r, ok := defaultRoute(h, f, lookupOptions{})
 		if !ok {
 			continue
 		}
@@ -145,7 +145,7 @@ func uplinkMTU(families []family) int {
 			links = append(links, hop.LinkIndex)
 		}
 		for _, index := range links {
-			if link, err := netlink.LinkByIndex(index); err == nil && link.Attrs().Flags&unix.IFF_LOOPBACK == 0 {
+			if link, err := h.LinkByIndex(index); err == nil && link.Attrs().Flags&unix.IFF_LOOPBACK == 0 {
 				lower(link.Attrs().MTU)
 			}
 		}

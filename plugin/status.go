@@ -37,13 +37,16 @@ func (p Process) status(r request) error {
 		return failure(types.ErrPluginNotAvailable, err, "no address to give")
 	}
 	if s == nil {
-		return nil // before the first ADD, which turns on what it needs
+		return p.told(r.stdin) // before the first ADD, which turns on what it needs
 	}
 	boot, err := bootID()
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "state store")
 	}
-	return s.statusInUse(sets, boot)
+	if err := s.statusInUse(sets, boot); err != nil {
+		return err
+	}
+	return p.told(r.stdin)
 }
 
 // statusInUse looks at a node that has, or had, pods.
@@ -65,6 +68,7 @@ func (s *store) statusInUse(sets []rangeSet, boot string) error {
 	}{
 		{"forwarding", checkForwarding(living), types.ErrLimitedConnectivity, "pods can't be reached"},
 		{"routes", checkRoutes(living), types.ErrLimitedConnectivity, "pods can't be reached"},
+		{"host ports", s.checkAllPorts(living), types.ErrLimitedConnectivity, "host ports don't lead to their pods"},
 		{"addresses", low(pools, before.reported("addresses")), types.ErrPluginNotAvailable, "addresses run out"},
 	} {
 		if c.err == nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"onerule/test/netns"
 )
@@ -137,5 +138,52 @@ func TestStatusOfThePool(t *testing.T) {
 		n.fail(t, c, 50, "are taken")
 		n.reboot(t)
 		n.succeed(t, c)
+	})
+}
+
+func TestStatusOfWhatTheDaemonSays(t *testing.T) {
+	n := newNode(t)
+	c := statusOf(n, podRange4, podRange6)
+	says := func(at time.Time, conditions string) {
+		t.Helper()
+		text := fmt.Sprintf(`{"time":%q,"conditions":%s}`, at.UTC().Format(time.RFC3339Nano), conditions)
+		if err := os.WriteFile(n.statusFile(), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const barrier = `[{"code":51,"message":"table filter drops what is forwarded"}]`
+	for _, when := range []string{"before the first ADD", "with pods"} {
+		t.Run("C47: "+when, func(t *testing.T) {
+			says(time.Now(), "null")
+			n.succeed(t, c)
+			says(time.Now(), barrier)
+			n.fail(t, c, 51, "table filter drops what is forwarded")
+			says(time.Now(), `[{"code":51,"message":"first"},{"code":50,"message":"no range of pods yet"}]`)
+			n.fail(t, c, 50, "no range of pods yet")
+			says(time.Now(), `[{"code":7,"message":"another code"}]`)
+			n.fail(t, c, 51, "another code")
+		})
+		n.added(t, add(when[:4], "eth0", netns.New(t, "pod"), n.config("1.1.0", nil)))
+	}
+	t.Run("C46, C47: other verbs do not ask the daemon", func(t *testing.T) {
+		says(time.Now(), barrier)
+		n.added(t, add("c9", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil)))
+	})
+	t.Run("C47: a daemon that is gone says nothing", func(t *testing.T) {
+		for _, age := range []time.Duration{2 * time.Minute, -2 * time.Minute} { // also by a clock that was set back
+			says(time.Now().Add(-age), barrier)
+			n.succeed(t, c)
+		}
+	})
+	t.Run("C47: neither does a file that is none", func(t *testing.T) {
+		for _, text := range []string{"", "{", "[]", `{"conditions":` + barrier + `}`} {
+			if err := os.WriteFile(n.statusFile(), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			n.succeed(t, c)
+		}
+	})
+	t.Run("C7: a path that is not absolute", func(t *testing.T) {
+		n.fail(t, call{verb: "STATUS", stdin: n.config("1.1.0", object{"statusFile": "x/y"})}, 7, "x/y")
 	})
 }

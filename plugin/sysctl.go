@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Sysctls are those of the namespace that the calling thread is in.
@@ -18,27 +19,64 @@ func sysctlPath(parts ...string) string {
 }
 
 func readSysctl(path string) (string, error) {
-	b, err := os.ReadFile(path)
+	fd, err := openSysctl(path, unix.O_RDONLY)
 	if err != nil {
-		return "", fmt.Errorf("read sysctl: %w", err)
+		return "", err
 	}
-	return strings.TrimSpace(string(b)), nil
+	defer func() { _ = unix.Close(fd) }()
+	return valueOf(fd, path)
+}
+
+// openSysctl goes past the library, which has the runtime wait for changes of the file
+// and so wakes a thread for each.
+func openSysctl(path string, flags int) (int, error) {
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open sysctl %s: %w", path, err)
+	}
+	return fd, nil
+}
+
+func valueOf(fd int, path string) (string, error) {
+	b := make([]byte, 128)
+	n, err := unix.Pread(fd, b, 0)
+	if err != nil {
+		return "", fmt.Errorf("read sysctl %s: %w", path, err)
+	}
+	return strings.TrimSpace(string(b[:n])), nil
 }
 
 // setSysctl writes only what is not so already: /proc/sys may be read-only, and
 // right all the same. It reads back, since a write can be without effect.
 func setSysctl(path, value string) error {
-	got, err := readSysctl(path)
+	fd, err := openSysctl(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	got, err := valueOf(fd, path)
 	if err != nil || got == value {
 		return err
 	}
-	if err := os.WriteFile(path, []byte(value), 0o644); err != nil {
-		return fmt.Errorf("set sysctl to %s: %w", value, err)
+	if err := writeSysctl(path, value); err != nil {
+		return err
 	}
-	if got, err = readSysctl(path); err == nil && got != value {
+	if got, err = valueOf(fd, path); err == nil && got != value {
 		err = fmt.Errorf("sysctl %s is %s after %s was written", path, got, value)
 	}
 	return err
+}
+
+func writeSysctl(path, value string) error {
+	fd, err := openSysctl(path, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return fmt.Errorf("set sysctl %s to %s: %w", path, value, err)
+	}
+	return nil
 }
 
 // speaksIPv6 is false where IPv6 is not built in, with ipv6.disable=1, and for a
@@ -131,6 +169,6 @@ func hasRADefaultRoute(dev string) bool {
 	if err != nil {
 		return false // "all" and "default" are no devices
 	}
-	r, ok := defaultRoute(ipv6, lookupOptions{link: link.Attrs().Index})
+	r, ok := defaultRoute(eachTime(), ipv6, lookupOptions{link: link.Attrs().Index})
 	return ok && r.Protocol == protocolRA
 }

@@ -13,11 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A wire is the veth pair of an attachment: the node's end, and the pod's in the
-// namespace pod.
+// A wire is the veth pair of an attachment: the node's end, and the pod's in its
+// namespace.
 type wire struct {
 	key     key
-	pod     ns.NetNS
+	netns   ns.NetNS
+	sockets sockets
 	mtu     int
 	addrs   []netip.Addr
 	hostMAC net.HardwareAddr
@@ -42,10 +43,10 @@ func (w *wire) create() error {
 	attrs.Name = w.key.hostLink()
 	attrs.MTU = w.mtu
 	attrs.HardwareAddr = w.hostMAC
-	err := netlink.LinkAdd(&netlink.Veth{
+	err := w.sockets.node.LinkAdd(&netlink.Veth{
 		LinkAttrs:        attrs,
 		PeerName:         w.key.ifName,
-		PeerNamespace:    netlink.NsFd(int(w.pod.Fd())),
+		PeerNamespace:    netlink.NsFd(int(w.netns.Fd())),
 		PeerHardwareAddr: w.podMAC,
 		PeerMTU:          uint32(w.mtu),
 		PeerTxQLen:       -1,
@@ -61,8 +62,8 @@ func (w *wire) create() error {
 
 // ownLink finds one end and reads back what the other end's neighbour entries rely
 // on.
-func ownLink(name string, mac net.HardwareAddr) (netlink.Link, error) {
-	link, err := netlink.LinkByName(name)
+func ownLink(h *netlink.Handle, name string, mac net.HardwareAddr) (netlink.Link, error) {
+	link, err := h.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", name, err)
 	}
@@ -85,7 +86,7 @@ func (w *wire) configure(warn func(string, ...any)) error {
 			return failure(codeForwarding, err, "enable %s forwarding", f)
 		}
 	}
-	if err := w.pod.Do(func(ns.NetNS) error { return w.configurePodEnd() }); err != nil {
+	if err := w.netns.Do(func(ns.NetNS) error { return w.configurePodEnd() }); err != nil {
 		return failure(codeWiring, err, "set up %s in the pod", w.key.ifName)
 	}
 	if err := w.routeToPod(host.Attrs().Index); err != nil {
@@ -95,37 +96,37 @@ func (w *wire) configure(warn func(string, ...any)) error {
 }
 
 func (w *wire) raiseHostEnd(name string) (netlink.Link, error) {
-	host, err := ownLink(name, w.hostMAC)
+	host, err := ownLink(w.sockets.node, name, w.hostMAC)
 	if err != nil {
 		return nil, err
 	}
 	if err := quietIPv6(name, w.hasIPv6()); err != nil {
 		return nil, err
 	}
-	if err := netlink.LinkSetUp(host); err != nil {
+	if err := w.sockets.node.LinkSetUp(host); err != nil {
 		return nil, fmt.Errorf("set up: %w", err)
 	}
 	return host, nil
 }
 
 func (w *wire) configurePodEnd() error {
-	link, err := ownLink(w.key.ifName, w.podMAC)
+	link, err := ownLink(w.sockets.pod, w.key.ifName, w.podMAC)
 	if err != nil {
 		return err
 	}
 	if err := quietIPv6(w.key.ifName, w.hasIPv6()); err != nil {
 		return err
 	}
-	if err := netlink.LinkSetUp(link); err != nil {
+	if err := w.sockets.pod.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up: %w", err)
 	}
 	if w.hasIPv6() {
-		if err := addAddr(link, linkLocal(w.podMAC)); err != nil {
+		if err := addAddr(w.sockets.pod, link, linkLocal(w.podMAC)); err != nil {
 			return err
 		}
 	}
 	for _, a := range w.addrs {
-		if err := addAddr(link, netip.PrefixFrom(a, a.BitLen())); err != nil {
+		if err := addAddr(w.sockets.pod, link, netip.PrefixFrom(a, a.BitLen())); err != nil {
 			return err
 		}
 	}
@@ -137,11 +138,11 @@ func (w *wire) configurePodEnd() error {
 // addresses goes by it: answers leave by the interface that was asked.
 func (w *wire) routeOut(link int) error {
 	for _, f := range w.families() {
-		if err := setNeighbour(link, gateway(f), w.hostMAC); err != nil {
+		if err := setNeighbour(w.sockets.pod, link, gateway(f), w.hostMAC); err != nil {
 			return err
 		}
 		table := 0
-		err := netlink.RouteAdd(podDefaultRoute(f, link, table))
+		err := w.sockets.pod.RouteAdd(podDefaultRoute(f, link, table))
 		if errors.Is(err, unix.EEXIST) {
 			table = ownTable(link)
 			err = w.routeOutBeside(f, link, table)
@@ -155,14 +156,14 @@ func (w *wire) routeOut(link int) error {
 }
 
 func (w *wire) routeOutBeside(f family, link, table int) error {
-	if err := netlink.RouteReplace(podDefaultRoute(f, link, table)); err != nil {
+	if err := w.sockets.pod.RouteReplace(podDefaultRoute(f, link, table)); err != nil {
 		return fmt.Errorf("table %d: %w", table, err)
 	}
 	for _, a := range w.addrs {
 		if familyOf(a) != f {
 			continue
 		}
-		if err := netlink.RuleAdd(sourceRule(a, table)); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := w.sockets.pod.RuleAdd(sourceRule(a, table)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("rule from %s: %w", a, err)
 		}
 	}
@@ -175,22 +176,22 @@ func (w *wire) routeOutBeside(f family, link, table int) error {
 func (w *wire) routeToPod(link int) error {
 	if w.hasIPv6() {
 		dev := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: link}}
-		if err := addAddr(dev, netip.PrefixFrom(gateway(ipv6), 64)); err != nil {
+		if err := addAddr(w.sockets.node, dev, netip.PrefixFrom(gateway(ipv6), 64)); err != nil {
 			return err
 		}
 	}
 	for _, a := range w.addrs {
-		if err := setNeighbour(link, a, w.podMAC); err != nil {
+		if err := setNeighbour(w.sockets.node, link, a, w.podMAC); err != nil {
 			return err
 		}
-		if err := netlink.RouteAdd(hostRoute(a, link)); err != nil {
+		if err := w.sockets.node.RouteAdd(hostRoute(a, link)); err != nil {
 			return fmt.Errorf("add route to %s: %w", a, err)
 		}
 	}
 	return nil
 }
 
-func addAddr(link netlink.Link, p netip.Prefix) error {
+func addAddr(h *netlink.Handle, link netlink.Link, p netip.Prefix) error {
 	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	if familyOf(p.Addr()) == ipv6 {
 		addr.Flags = unix.IFA_F_NODAD
@@ -198,7 +199,7 @@ func addAddr(link netlink.Link, p netip.Prefix) error {
 	if p.Addr().IsLinkLocalUnicast() {
 		addr.Scope = unix.RT_SCOPE_LINK
 	}
-	if err := netlink.AddrAdd(link, addr); err != nil {
+	if err := h.AddrAdd(link, addr); err != nil {
 		return fmt.Errorf("add address %s: %w", p, err)
 	}
 	return nil

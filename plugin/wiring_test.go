@@ -153,20 +153,24 @@ func (n *node) traced(t *testing.T, c call, syscalls string) string {
 func TestAddOfAnOrdinaryPod(t *testing.T) {
 	n := newNode(t)
 	c := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))
-	out := n.traced(t, c, "sendto,sendmsg,socket,execve")
+	out := n.traced(t, c, "sendto,sendmsg,socket,execve,flock")
 	t.Run("D30: dumps nothing from the kernel", func(t *testing.T) {
 		if !strings.Contains(out, "RTM_NEWLINK") || strings.Contains(out, "NLM_F_DUMP") {
 			t.Errorf("got %s, want messages, and no dump", out)
 		}
 	})
 	t.Run("D22: changes no rules and starts no program", func(t *testing.T) {
-		if !strings.Contains(out, "NETLINK_ROUTE") || strings.Contains(out, "NETLINK_NETFILTER") || strings.Count(out, "execve(") > 1 {
+		if !strings.Contains(out, "NETLINK_ROUTE") || strings.Contains(out, "NETLINK_NETFILTER") || strings.Contains(out, "flock") || strings.Count(out, "execve(") > 1 {
 			t.Errorf("got %s", out)
 		}
 	})
 	t.Run("D30: neither does DEL", func(t *testing.T) {
-		if out := n.traced(t, c.as("DEL"), "sendto,sendmsg"); !strings.Contains(out, "RTM_DELLINK") || strings.Contains(out, "NLM_F_DUMP") {
+		out := n.traced(t, c.as("DEL"), "sendto,sendmsg,socket,flock")
+		if !strings.Contains(out, "RTM_DELLINK") || strings.Contains(out, "NLM_F_DUMP") {
 			t.Errorf("got %s, want messages, and no dump", out)
+		}
+		if strings.Contains(out, "NETLINK_NETFILTER") || strings.Contains(out, "flock") {
+			t.Errorf("got %s, want nothing about host ports", out)
 		}
 	})
 }

@@ -32,11 +32,14 @@ const (
 	lockFile = "lock"
 	// unfinished begins the names of files that are being written.
 	unfinished = ".new-"
+	// longestName is that of an owner, in bytes: a file system takes 255 with what is
+	// put around it.
+	longestName = 240
 )
 
 // path gives the file of an owner, which must be usable as a name.
 func (l ledger) path(owner string) (string, error) {
-	if owner == "" || strings.HasPrefix(owner, ".") || strings.ContainsAny(owner, "/\x00") || len(owner) > 200 {
+	if owner == "" || strings.HasPrefix(owner, ".") || strings.ContainsAny(owner, "/\x00") || len(owner) > longestName {
 		return "", fmt.Errorf("owner %q is no name of a file", owner)
 	}
 	return filepath.Join(l.dir, owner+suffix), nil
@@ -124,6 +127,23 @@ func (l ledger) get(owner string) (r record, err error) {
 	return r, nil
 }
 
+// beside gives the name that the file of an owner is written under.
+func (l ledger) beside(owner string) string { return filepath.Join(l.dir, unfinished+owner) }
+
+// killed gives the owners whose writer was killed before it renamed. The lock is held.
+func (l ledger) killed() (owners []string, err error) {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil {
+		return nil, fmt.Errorf("list host ports: %w", err)
+	}
+	for _, e := range entries {
+		if owner, ok := strings.CutPrefix(e.Name(), unfinished); ok {
+			owners = append(owners, owner)
+		}
+	}
+	return owners, nil
+}
+
 // put writes the file of an owner beside, and renames it.
 func (l ledger) put(r record) error {
 	path, err := l.path(r.Owner)
@@ -134,7 +154,7 @@ func (l ledger) put(r record) error {
 	if err != nil {
 		return fmt.Errorf("encode host ports of %s: %w", r.Owner, err)
 	}
-	beside := filepath.Join(l.dir, unfinished+r.Owner)
+	beside := l.beside(r.Owner)
 	if err := writeSynced(beside, b); err != nil {
 		_ = os.Remove(beside)
 		return fmt.Errorf("write host ports of %s: %w", r.Owner, err)
@@ -154,14 +174,17 @@ func writeSynced(path string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// remove deletes the file of an owner, which may be gone.
+// remove deletes the file of an owner, which may be gone, and what a killed writer left
+// beside it.
 func (l ledger) remove(owner string) error {
 	path, err := l.path(owner)
 	if err != nil {
 		return err
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove host ports of %s: %w", owner, err)
+	for _, p := range []string{path, l.beside(owner)} {
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove host ports of %s: %w", owner, err)
+		}
 	}
 	return l.sync()
 }

@@ -90,12 +90,16 @@ func (p *Ports) Keep(ctx context.Context, keep func(owner string) bool) (release
 	if err != nil {
 		return nil, err
 	}
-	owners := slices.Concat(broken, old)
+	half, err := p.ledger.killed()
+	if err != nil {
+		return nil, err
+	}
+	owners := slices.Concat(broken, old, half)
 	for _, r := range records {
 		owners = append(owners, r.Owner)
 	}
 	slices.Sort(owners)
-	for _, owner := range owners {
+	for _, owner := range slices.Compact(owners) {
 		if keep(owner) {
 			continue
 		}

@@ -209,6 +209,35 @@ func TestD2_AnInterruptedClaimIsClaimedAgainOrReleased(t *testing.T) {
 	})
 }
 
+// Nor is a file left whose writer was killed.
+func TestD2_HalfWrittenRecordsGoWithTheirOwner(t *testing.T) {
+	ns := netns.New(t, "node")
+	dir := t.TempDir()
+	ports := open(t, dir)
+	longest := strings.Repeat("x", 240)
+	for _, owner := range []string{"a:eth0", "b:eth0", longest} {
+		if err := os.WriteFile(filepath.Join(dir, ".new-"+owner), []byte(`{"boot":`), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim(t, ns, ports, longest, both(addr.IPv4().Pod(0), netip.Addr{})...)
+	release(t, ns, ports, longest)
+	release(t, ns, ports, "a:eth0")
+	if diff := cmp.Diff([]string{".new-b:eth0"}, files(t, dir)); diff != "" {
+		t.Errorf("after the releases (-want +got):\n%s", diff)
+	}
+	do(t, ns, func() error {
+		released, err := ports.Keep(within(t), func(string) bool { return false })
+		if diff := cmp.Diff([]string{"b:eth0"}, released); diff != "" {
+			t.Errorf("released (-want +got):\n%s", diff)
+		}
+		return err
+	})
+	if names := files(t, dir); len(names) != 0 {
+		t.Errorf("after Keep: %q", names)
+	}
+}
+
 // Nothing is left of a claim that the kernel refuses.
 func TestAClaimThatFailsLeavesNothing(t *testing.T) {
 	ns := netns.New(t, "node")

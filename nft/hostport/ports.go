@@ -165,13 +165,15 @@ func all(f family, records []record) []element {
 }
 
 // Release gives the ports of an owner back, and deletes the UDP flows to its pod. An owner
-// without ports costs one look for a file. A record that can't be read is released too.
+// without ports costs a look for two files. A record that can't be read is released too.
 func (p *Ports) Release(ctx context.Context, owner string) error {
 	path, err := p.ledger.path(owner)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+	_, err = os.Lstat(path)
+	_, half := os.Lstat(p.ledger.beside(owner))
+	if errors.Is(err, fs.ErrNotExist) && errors.Is(half, fs.ErrNotExist) {
 		return nil
 	}
 	unlock, err := p.ledger.lock(ctx)
@@ -186,7 +188,7 @@ func (p *Ports) release(owner string) error {
 	r, err := p.ledger.get(owner)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
+		return p.ledger.remove(owner)
 	case err != nil: // what it held stands nowhere but in the kernel
 		if err := p.ledger.remove(owner); err != nil {
 			return err

@@ -3,6 +3,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"time"
 
 	"onerule/plugin"
@@ -12,6 +13,9 @@ import (
 var version = "unknown"
 
 func main() {
+	// One thing is done after the other. More threads only wake each other: an ADD had
+	// three times as many context switches, and took a tenth more of the processors.
+	runtime.GOMAXPROCS(1)
 	p := plugin.Process{Getenv: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Now: time.Now, Version: version}
 	os.Exit(p.Run())
 }

@@ -122,7 +122,7 @@ func fileItems() []Item {
 		{ID: "C55", Says: "the list of plugins lands by a rename, from a name that no runtime reads", When: Later},
 		{ID: "C56", Says: "no folder is made where runtimes look for plugins of a network", When: Later},
 		{ID: "C57", Says: "addresses: owner on record, never network, gateway or broadcast, exhaustion names the ranges"},
-		{ID: "C58", Says: "hostPort: TCP, UDP, SCTP; one that is taken is refused; parallel removals", When: Later},
+		{ID: "C58", Says: "hostPort: TCP, UDP, SCTP; one that is taken is refused; parallel removals"},
 		{ID: "C59", Says: "others chain behind, and what we made stays as it is"},
 		{ID: "C60", Says: "cnitool drives every verb"},
 	}
