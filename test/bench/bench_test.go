@@ -101,8 +101,8 @@ func TestFlags(t *testing.T) {
 		peer bool
 		want options
 	}{
-		{"none", nil, false, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path"}, false}},
-		{"the peer by environment", nil, true, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path", "peer"}, false}},
+		{"none", nil, false, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path", "hits", "localhost", "cni"}, false}},
+		{"the peer by environment", nil, true, options{[]int{1000, 10000, 30000}, 1000, 20000, []string{"scale", "mix", "path", "hits", "localhost", "cni", "peer"}, false}},
 		{"all", []string{"--sizes", "20, 50", "--changes", "10", "--connects=500", "--only", "path", "--peer", "--markdown"}, false,
 			options{[]int{20, 50}, 10, 500, []string{"path", "peer"}, true}},
 	} {

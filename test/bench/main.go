@@ -23,6 +23,9 @@ const (
 	partScale = "scale"
 	partMix   = "mix"
 	partPath  = "path"
+	partHits  = "hits"
+	partLocal = "localhost"
+	partCNI   = "cni"
 	partPeer  = "peer"
 )
 
@@ -61,7 +64,7 @@ func parse(args []string, peer bool, out io.Writer) (options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(out)
 	sizes := f.String("sizes", "1000,10000,30000", "numbers of Services, separated by commas")
-	only := f.String("only", "", "parts to run, separated by commas: scale (loads, changes and memory with ClusterIPs), mix (the same with Services of mixed kinds), path (what a connection pays), peer (kube-proxy beside oneruled, some minutes); all but peer if empty, and peer with PEER=1")
+	only := f.String("only", "", "parts to run, separated by commas: scale (loads, changes and memory with ClusterIPs), mix (the same with Services of mixed kinds), path (what a connection pays), hits (what counting connections costs), localhost (a NodePort on 127.0.0.1), cni (the plugin beside reference plugins), peer (kube-proxy beside oneruled, some minutes); all but peer if empty, and peer with PEER=1")
 	withPeer := f.Bool("peer", peer, "measure kube-proxy, too, at up to 10,000 Services")
 	f.IntVar(&o.changes, "changes", 1000, "changes of each sort at each size")
 	f.IntVar(&o.connects, "connects", 20000, "connections on each path")
@@ -93,12 +96,12 @@ func parse(args []string, peer bool, out io.Writer) (options, error) {
 }
 
 func (o *options) choose(only string, peer bool) error {
-	all := []string{partScale, partMix, partPath, partPeer}
+	all := []string{partScale, partMix, partPath, partHits, partLocal, partCNI, partPeer}
 	switch {
 	case only == "" && peer:
 		o.only = all
 	case only == "":
-		o.only = all[:3]
+		o.only = all[:len(all)-1]
 	default:
 		for name := range strings.SplitSeq(only, ",") {
 			name = strings.TrimSpace(name)
@@ -149,6 +152,12 @@ func (o *options) measure(ctx context.Context, part string, say func(string, ...
 	switch part {
 	case partPath:
 		return measurePaths(ctx, o.connects, say)
+	case partHits:
+		return measureHits(ctx, say)
+	case partLocal:
+		return measureLocalhost(ctx, peerGiven() || slices.Contains(o.only, partPeer), say)
+	case partCNI:
+		return measureCNI(ctx, say)
 	case partPeer:
 		return measurePeers(ctx, o.sizes, say)
 	}

@@ -41,16 +41,9 @@ type contender struct {
 // contenders are oneruled and kube-proxy, which is built where ONERULE_KUBE_PROXY
 // does not name it.
 func contenders(ctx context.Context, say func(string, ...any)) ([]contender, error) {
-	bin := os.Getenv("ONERULE_BIN")
-	if bin == "" {
-		bin = "bin"
-	}
-	ours, err := filepath.Abs(filepath.Join(bin, "oneruled"))
+	ours, err := ourselves()
 	if err != nil {
-		return nil, fmt.Errorf("find oneruled: %w", err)
-	}
-	if _, err := os.Stat(ours); err != nil {
-		return nil, fmt.Errorf("find oneruled (make build makes it): %w", err)
+		return nil, err
 	}
 	theirs := os.Getenv("ONERULE_KUBE_PROXY")
 	if theirs == "" {
@@ -63,16 +56,32 @@ func contenders(ctx context.Context, say func(string, ...any)) ([]contender, err
 		}
 		theirs = strings.TrimSpace(string(out))
 	}
-	common := []string{"--hostname-override=" + nodeName, "--cluster-cidr=" + podRange().String(), "--metrics-bind-address=" + metricsAddress}
 	return []contender{
-		{name: "oneruled", program: ours, table: nft.TableName, args: common},
+		ours,
 		{name: "kube-proxy " + versionOf(theirs), program: theirs, table: "kube-proxy", args: append([]string{
 			"--proxy-mode=nftables", "--detect-local-mode=ClusterCIDR", "--bind-address=0.0.0.0",
 			"--oom-score-adj=0", // leave everything of the machine as it is
 			"--conntrack-max-per-core=0", "--conntrack-min=0",
 			"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
-		}, common...)},
+		}, ours.args...)},
 	}, nil
+}
+
+// ourselves are oneruled, where make build puts it.
+func ourselves() (contender, error) {
+	bin := os.Getenv("ONERULE_BIN")
+	if bin == "" {
+		bin = "bin"
+	}
+	program, err := filepath.Abs(filepath.Join(bin, "oneruled"))
+	if err != nil {
+		return contender{}, fmt.Errorf("find oneruled: %w", err)
+	}
+	if _, err := os.Stat(program); err != nil {
+		return contender{}, fmt.Errorf("find oneruled (make build makes it): %w", err)
+	}
+	common := []string{"--hostname-override=" + nodeName, "--cluster-cidr=" + podRange().String(), "--metrics-bind-address=" + metricsAddress}
+	return contender{name: "oneruled", program: program, table: nft.TableName, args: common}, nil
 }
 
 // versionOf gives the version of Kubernetes that Go built a program from.
