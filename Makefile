@@ -19,7 +19,7 @@ export ONERULE_BIN := $(CURDIR)/bin
 as_root := sh '$(CURDIR)/test/as-root.sh'
 
 # Packages whose tests need root: in a full run each must have passed some.
-tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover,onerule/test/process
+tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/network,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover,onerule/test/process
 
 .PHONY: help build setup test soak parity conformance demo bench lint clean
 .NOTPARALLEL:

@@ -131,7 +131,7 @@ func (c *Counters) link(h hook, p *ebpf.Program, dir, name string) (link.Link, e
 		if c.same(old, p) {
 			return old, nil
 		}
-		err = errors.Join(old.Unpin(), old.Close())
+		err = errors.Join(old.Close(), unpin(path))
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -192,10 +192,23 @@ func deleteOthers(dir string, ours []string) error {
 	var errs []error
 	for _, e := range list {
 		if !slices.Contains(ours, e.Name()) {
-			errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+			errs = append(errs, unpin(filepath.Join(dir, e.Name())))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// unpin deletes a pin. What a link attached is detached before: a link that nobody holds
+// any more counts on until the kernel comes to it. Tracing can't be detached otherwise.
+func unpin(path string) error {
+	var errs []error
+	if l, err := link.LoadPinnedLink(path, nil); err == nil { // it is no map
+		if err := l.Detach(); !errors.Is(err, ebpf.ErrNotSupported) {
+			errs = append(errs, err)
+		}
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(append(errs, os.Remove(path))...)
 }
 
 // ownNetns gives the inode of the caller's network namespace.

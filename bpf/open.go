@@ -80,7 +80,7 @@ func Remove(dir string) error {
 	}
 	var errs []error
 	for _, e := range list {
-		errs = append(errs, os.Remove(filepath.Join(dir, e.Name())))
+		errs = append(errs, unpin(filepath.Join(dir, e.Name())))
 	}
 	return errors.Join(append(errs, os.Remove(dir))...)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -18,6 +19,7 @@ import (
 	"onerule/daemon/health"
 	"onerule/daemon/metrics"
 	"onerule/daemon/model"
+	"onerule/daemon/network"
 	"onerule/daemon/plan"
 	"onerule/localproxy"
 	"onerule/nft"
@@ -31,6 +33,10 @@ type Config struct {
 	// WithoutFib says that the kernel cannot tell the node's own addresses.
 	WithoutFib bool
 	Version    string
+	// Machine is what was found of it, for people who ask.
+	Machine nft.Found
+	// Uncounted says why Hits is nil.
+	Uncounted error
 	// KnownNode says that a node is only served with a Node object: an API server ought
 	// to have it.
 	KnownNode bool
@@ -68,8 +74,10 @@ type Daemon struct {
 	cleaners      map[nft.Family]*conntrack.Cleaner
 	full          *fullPins
 	tally         *tally
+	network       *network.Network // nil: pods are connected by others
 	loopback      *localproxy.Proxy
 	rejects       map[bpf.Reject]bool // NodePorts that are refused on loopback addresses
+	localhost     atomic.Bool         // whether there are metrics of them
 	metrics       *metrics.Metrics
 	health        *health.Proxy
 	checks        *health.Services
@@ -79,6 +87,8 @@ type Daemon struct {
 	warned    map[string]bool
 	loaded    chan struct{} // is closed once all tables are
 	fatal     chan error    // holds the first reason to end
+	asks      chan func()   // are called by the loop: see ask
+	history   *history
 }
 
 // New prepares a daemon. It writes nothing.
@@ -98,13 +108,16 @@ func New(cfg Config) (*Daemon, error) {
 		warned:        map[string]bool{},
 		loaded:        make(chan struct{}),
 		fatal:         make(chan error, 1),
+		asks:          make(chan func()),
+		history:       newHistory(),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
 	d.mailbox.atOnce = d.atOnce
 	d.tally = newTally(cfg.Hits, cfg.Log)
 	d.loopback, d.rejects = d.newLoopback(), map[bpf.Reject]bool{}
+	d.network = d.newNetwork()
 	d.observe()
-	monitor, err := nft.OpenMonitor()
+	monitor, err := nft.OpenMonitor(d.furtherTables()...)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +167,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	beside.Go(func() { d.checks.Run(ctx) })
 	beside.Go(func() { d.watch(ctx) })
 	beside.Go(func() { d.takeOver(ctx) })
+	beside.Go(func() { d.keepNetwork(ctx) })
 	beside.Go(func() { d.watchCounters(ctx) })
 	beside.Go(func() { d.tally.run(ctx) })
 	d.awaitPodCIDRs()
@@ -165,7 +179,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	})
-	loop{wake: d.wake, sync: d.round, retire: d.retire, unpin: d.unpin, periods: d.periods, log: d.cfg.Log}.run(ctx)
+	d.history.runs()
+	loop{wake: d.wake, asks: d.asks, sync: d.round, retire: d.retire, unpin: d.unpin, periods: d.periods, log: d.cfg.Log}.run(ctx)
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
 		err = cause
 	}

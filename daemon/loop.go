@@ -25,6 +25,7 @@ const (
 // A loop decides when to write.
 type loop struct {
 	wake   <-chan struct{} // says that something came in
+	asks   <-chan func()   // are called between two syncs
 	sync   func(context.Context) error
 	retire func(ctx context.Context, now time.Time)
 	unpin  func(now time.Time) (next time.Time, more bool)
@@ -52,6 +53,9 @@ func (l loop) run(ctx context.Context) {
 		case <-retry:
 		case <-pause:
 			pause = nil
+			continue
+		case f := <-l.asks:
+			f()
 			continue
 		case now := <-again:
 			again = l.unpinAt(now)

@@ -3,7 +3,8 @@ package daemon
 import "onerule/daemon/model"
 
 // note takes in what is wrong with objects, and logs what is new. Whoever claims what an
-// older Service holds is told by an event, too: its owner may see no node's log.
+// older Service holds, or an address that is not allowed, is told by an event, too: its
+// owner may see no node's log.
 func (d *Daemon) note(sourced map[string][]model.Note, planned map[model.Name][]model.Note) {
 	for object, notes := range sourced {
 		d.noteOne("source: ", object, notes)
@@ -11,8 +12,11 @@ func (d *Daemon) note(sourced map[string][]model.Note, planned map[model.Name][]
 	for name, notes := range planned {
 		key := model.Key{Kind: model.KindService, Name: name}
 		for _, n := range d.noteOne("plan: ", key.String(), notes) {
-			if n.Reason == model.ReasonDuplicateFrontend {
+			switch n.Reason {
+			case model.ReasonDuplicateFrontend:
 				d.event(Event{Object: key, Reason: "FrontendHeldByAnother", Note: n.Field + ": " + n.Detail})
+			case model.ReasonRefusedAddress:
+				d.event(Event{Object: key, Reason: "ExternalIPRefused", Note: n.Field + ": " + n.Detail})
 			}
 		}
 	}

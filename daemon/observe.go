@@ -57,12 +57,13 @@ func (d *Daemon) observe() {
 			d.metrics.Queued(label)
 		}
 	}
+	d.localhost.Store(d.servesLocalhost())
 	d.metrics = metrics.New(metrics.Config{
 		Version:            d.cfg.Version,
 		Families:           labels,
-		ForeignKinds:       foreignKinds(),
+		ForeignKinds:       d.foreignKinds(),
 		Features:           d.cfg.Features,
-		LocalhostNodePorts: d.settings.LocalhostNodePorts || d.onLoopback(nft.IPv4) || d.onLoopback(nft.IPv6),
+		LocalhostNodePorts: d.localhost.Load,
 		PendingAge:         d.health.Pending,
 		Pending:            d.unwritten,
 		Lost:               d.cfg.Lost,
@@ -70,6 +71,7 @@ func (d *Daemon) observe() {
 		HitsMode:           d.tally.mode(),
 		Hits:               d.tally.hits,
 		EndpointMetrics:    metrics.EndpointMetrics(d.settings.EndpointMetrics),
+		Network:            d.sample(),
 		Log:                d.cfg.Log,
 	})
 	d.metrics.Skipped(nil)
@@ -125,6 +127,7 @@ func (d *Daemon) round(ctx context.Context) error {
 	d.tellFull(time.Now())
 	all := err == nil && d.isLoaded()
 	d.written(all)
+	d.history.ended(err, d.isLoaded())
 	if !all {
 		return err
 	}

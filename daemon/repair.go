@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"onerule/daemon/network"
 	"onerule/daemon/plan"
 	"onerule/nft"
 )
@@ -19,7 +20,7 @@ func (d *Daemon) watch(ctx context.Context) {
 	for {
 		select {
 		case <-d.monitor.Suspect():
-			d.mailbox.foreign(d.monitor.Take())
+			d.tellFoundOut(d.monitor.Take())
 		case err := <-ended:
 			if err != nil {
 				d.cfg.Log.Error(err, "changes of our tables by others are not seen any more")
@@ -67,8 +68,11 @@ func (d *Daemon) repair(found []nft.Foreign) {
 	}
 }
 
-func foreignKinds() []string {
+func (d *Daemon) foreignKinds() []string {
 	var list []string
+	if d.network != nil {
+		list = network.Kinds()
+	}
 	for _, k := range nft.Kinds() {
 		list = append(list, k.String())
 	}

@@ -32,6 +32,7 @@ func (d *Daemon) planConfig() plan.Config {
 		NodeName:           d.settings.Node,
 		ClusterCIDRs:       d.clusterCIDRs(),
 		WithoutExternalIPs: !d.settings.ExternalIPs,
+		ExternalIPs:        d.settings.ExternalIPCIDRs,
 		KeepListed:         d.cfg.Settings.ResetRemovedEndpoints,
 	}
 }

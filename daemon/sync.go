@@ -59,6 +59,7 @@ func (d *Daemon) sync(ctx context.Context) error {
 	if len(l.changes) > 0 {
 		took := time.Since(since)
 		d.metrics.Changed(took)
+		d.history.changed(len(l.changes), took)
 		if d.cfg.Written != nil {
 			d.cfg.Written(len(l.changes), took)
 		}
@@ -172,9 +173,9 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h 
 	if p.Done().Afresh > afresh {
 		d.cfg.Log.Info("the table was changed by others so that rules could not be written over it, and is begun afresh", "table", fmt.Sprint(family, " ", nft.TableName))
 	}
+	d.history.loaded(family, time.Since(start))
 	d.tally.load(plan.Family(family), d.countedOf(plan.Family(family), all, out))
-	d.keepLoopback(family, out)
-	d.serveLoopback(family, all, out)
+	d.loadLoopback(family, all, out)
 	go giveBack() // ends by itself, after a collection
 	elements, rules := p.Sizes()
 	total := 0

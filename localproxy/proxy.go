@@ -27,9 +27,11 @@ type Service struct {
 // Config says whom a proxy tells what. Its functions do not wait, and may be nil.
 type Config struct {
 	// Failed is told of each attempt to listen that fails, and whether the one before
-	// failed the same way; Served of one that succeeds after some that failed.
-	Failed func(at netip.AddrPort, err error, again bool)
-	Served func(at netip.AddrPort)
+	// failed the same way; Served of one that succeeds after some that failed. Listening is
+	// told how many addresses of a family are served whenever that changes.
+	Failed    func(at netip.AddrPort, err error, again bool)
+	Served    func(at netip.AddrPort)
+	Listening func(ipv6 bool, n int)
 	// NotTaken is told of the first of some connections that can't be taken, for want of
 	// descriptors perhaps; Unanswered of one that the endpoint chosen does not answer.
 	NotTaken   func(at netip.AddrPort, err error)
@@ -44,6 +46,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Served == nil {
 		c.Served = func(netip.AddrPort) {}
+	}
+	if c.Listening == nil {
+		c.Listening = func(bool, int) {}
 	}
 	if c.NotTaken == nil {
 		c.NotTaken = func(netip.AddrPort, error) {}
@@ -65,7 +70,8 @@ type Proxy struct {
 	want   map[netip.AddrPort]Service
 	ports  map[netip.AddrPort]*port
 	failed map[netip.AddrPort]string // what was said of a port that can't be had
-	again  *time.Timer
+	number map[bool]int              // of ports, by whether they are of IPv6
+	again  *time.Timer               // runs while there are some that failed
 	closed bool
 	pipes  *pipes
 }
@@ -74,7 +80,7 @@ type Proxy struct {
 func New(cfg Config) *Proxy {
 	return &Proxy{
 		cfg: cfg.withDefaults(), pipes: &pipes{},
-		want: map[netip.AddrPort]Service{}, ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{},
+		want: map[netip.AddrPort]Service{}, ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, number: map[bool]int{},
 	}
 }
 
@@ -105,7 +111,22 @@ func (p *Proxy) Delete(at netip.AddrPort) {
 	if one, ok := p.ports[at]; ok {
 		one.close()
 		delete(p.ports, at)
+		p.count(at, -1)
 	}
+}
+
+// Listening gives the number of addresses of a family that are served.
+func (p *Proxy) Listening(ipv6 bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.number[ipv6]
+}
+
+// count takes note of a port that came or went.
+func (p *Proxy) count(at netip.AddrPort, more int) {
+	ipv6 := at.Addr().Is6()
+	p.number[ipv6] += more
+	p.cfg.Listening(ipv6, p.number[ipv6])
 }
 
 // Keep deletes all addresses but these.
@@ -121,19 +142,6 @@ func (p *Proxy) Keep(these func(netip.AddrPort) bool) {
 	for _, at := range gone {
 		p.Delete(at)
 	}
-}
-
-// Listening gives the number of addresses of a family that are served.
-func (p *Proxy) Listening(ipv6 bool) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for at := range p.ports {
-		if at.Addr().Is6() == ipv6 {
-			n++
-		}
-	}
-	return n
 }
 
 // Close ends all connections, and returns when nothing is left of them.
@@ -155,20 +163,17 @@ func (p *Proxy) Close() {
 	p.pipes.close()
 }
 
-// tryLater tries what failed again after a while.
+// tryLater tries what failed again after a while. Other ports that come do not put it off.
 func (p *Proxy) tryLater() {
-	switch {
-	case len(p.failed) == 0:
-	case p.again == nil:
+	if len(p.failed) > 0 && p.again == nil {
 		p.again = time.AfterFunc(retryAfter, p.retry)
-	default:
-		p.again.Reset(retryAfter)
 	}
 }
 
 func (p *Proxy) retry() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.again = nil
 	if p.closed {
 		return
 	}
@@ -180,7 +185,7 @@ func (p *Proxy) retry() {
 
 // open listens at an address.
 func (p *Proxy) open(at netip.AddrPort, service Service) {
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(at))
+	l, err := listen(at)
 	if err != nil {
 		p.cfg.Failed(at, err, p.failed[at] == err.Error())
 		p.failed[at] = err.Error()
@@ -193,6 +198,19 @@ func (p *Proxy) open(at netip.AddrPort, service Service) {
 	one := newPort(at, l, service, p.pipes, p.cfg)
 	p.ports[at] = one
 	one.work.Go(one.serve)
+	p.count(at, 1)
+}
+
+// listen is what net.ListenTCP does, for clients of this host: none of them vanishes
+// without a word, so nobody has to be asked whether he is there.
+func listen(at netip.AddrPort) (*net.TCPListener, error) {
+	c := net.ListenConfig{KeepAlive: -1}
+	c.SetMultipathTCP(false)
+	l, err := c.Listen(context.Background(), "tcp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.TCPListener), nil // as the network asks for
 }
 
 func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {

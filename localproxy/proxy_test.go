@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +41,8 @@ func each(t *testing.T, f func(t *testing.T, h host)) {
 				h.Run(t, "ip", "address", "add", a, "dev", "eth0", "nodad")
 			}
 			within(t, 10*time.Second, func() error { // the kernel takes addresses of IPv6 in by and by
-				if out := h.Run(t, "ip", "-6", "address", "show", "tentative"); out != "" {
+				out := h.Run(t, "ip", "-6", "route", "show", "table", "local")
+				if strings.Count(out, "local fd00::") != 3 {
 					return errors.New(out)
 				}
 				return nil
@@ -306,7 +308,7 @@ func TestA7_7PortThatIsTakenIsToldAndTriedAgain(t *testing.T) {
 			return err
 		})
 		var mu sync.Mutex
-		var told []string
+		var told, listening []string
 		tell := func(format string, args ...any) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -317,6 +319,11 @@ func TestA7_7PortThatIsTakenIsToldAndTriedAgain(t *testing.T) {
 				tell("%s %t %t", a, errors.Is(err, unix.EADDRINUSE), again)
 			},
 			Served: func(a netip.AddrPort) { tell("%s served", a) },
+			Listening: func(ipv6 bool, n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				listening = append(listening, fmt.Sprint(ipv6, n))
+			},
 		})
 		one := localproxy.Service{Endpoints: []netip.AddrPort{h.endpoint(1)}}
 		want := table{at: one, h.loopback(30002): one}
@@ -340,6 +347,9 @@ func TestA7_7PortThatIsTakenIsToldAndTriedAgain(t *testing.T) {
 		wantTold := []string{at.String() + " true false", at.String() + " true true", at.String() + " served"}
 		if diff := cmp.Diff(wantTold, told); diff != "" {
 			t.Errorf("told (-want +got): %s", diff)
+		}
+		if diff := cmp.Diff([]string{fmt.Sprint(h.ipv6, 1), fmt.Sprint(h.ipv6, 2)}, listening); diff != "" {
+			t.Errorf("told how many are served (-want +got): %s", diff)
 		}
 	})
 }

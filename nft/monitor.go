@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,9 +26,10 @@ const (
 // ID of the socket that they came through, see Own; those of an nft that we run by when
 // they were made, see Expect.
 type Monitor struct {
-	events  *netlink.Conn
-	asks    *netlink.Conn
-	suspect chan struct{}
+	events    *netlink.Conn
+	asks      *netlink.Conn
+	suspect   chan struct{}
+	elsewhere chan struct{}
 
 	opened uint32 // the generation when it was
 
@@ -36,12 +38,15 @@ type Monitor struct {
 	journal   journal
 }
 
-// OpenMonitor prepares to watch the commits in the caller's network namespace. Nothing is
-// seen before Listen is called.
-func OpenMonitor() (*Monitor, error) { return openMonitor(eventBuffer) }
+// OpenMonitor prepares to watch the commits in the caller's network namespace: those to the
+// table of Services, and to more tables of ours. Nothing is seen before Listen is called.
+func OpenMonitor(more ...string) (*Monitor, error) { return openMonitor(eventBuffer, more) }
 
-func openMonitor(buffer int) (*Monitor, error) {
-	m := &Monitor{suspect: make(chan struct{}, 1), journal: newJournal(0)}
+func openMonitor(buffer int, more []string) (*Monitor, error) {
+	m := &Monitor{
+		suspect: make(chan struct{}, 1), elsewhere: make(chan struct{}, 1),
+		journal: newJournal(0, more...),
+	}
 	var err error
 	if m.events, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		return nil, fmt.Errorf("open netlink socket for events of nftables: %w", err)
@@ -92,7 +97,11 @@ func (m *Monitor) Close() error { return errors.Join(m.events.Close(), m.asks.Cl
 // Suspect gives a value when Take has something to tell.
 func (m *Monitor) Suspect() <-chan struct{} { return m.suspect }
 
-// Take gives what others did since the last call, one entry for each family and kind,
+// Elsewhere gives a value when others may have changed chains or rules of tables that are
+// not ours.
+func (m *Monitor) Elsewhere() <-chan struct{} { return m.elsewhere }
+
+// Take gives what others did since the last call, one entry for each table, family and kind,
 // in order.
 func (m *Monitor) Take() []Foreign {
 	m.mu.Lock()
@@ -110,10 +119,31 @@ func (m *Monitor) Own(port uint32) (closed func()) {
 	return func() { m.atGeneration(func(gen uint32) { m.journal.disown(port, gen) }) }
 }
 
-// Expect says that nft is about to be run by us for a table, and the returned function,
-// which must be called, that it has ended and whether it has committed something. If
-// the table saw more commits meanwhile than this one, all are told as those of others.
+// Expect says that nft is about to be run by us for the table of Services, and the
+// returned function, which must be called, that it has ended and whether it has committed
+// something. If the table saw more commits meanwhile than this one, all are told as those
+// of others.
 func (m *Monitor) Expect(family Family) (ended func(committed bool)) {
+	return m.expect(target{family: family})
+}
+
+// A TableMonitor is the monitor as one of its further tables sees it.
+type TableMonitor struct {
+	*Monitor
+	table uint8
+}
+
+// Of gives the monitor for a table that it was opened with.
+func (m *Monitor) Of(table string) TableMonitor {
+	return TableMonitor{m, uint8(max(0, slices.Index(m.journal.tables, table)))}
+}
+
+// Expect is Monitor.Expect for this table.
+func (t TableMonitor) Expect(family Family) (ended func(committed bool)) {
+	return t.expect(target{t.table, family})
+}
+
+func (m *Monitor) expect(at target) (ended func(committed bool)) {
 	m.mu.Lock()
 	listening := m.listening
 	m.mu.Unlock()
@@ -121,7 +151,7 @@ func (m *Monitor) Expect(family Family) (ended func(committed bool)) {
 		return func(bool) {}
 	}
 	var w *window
-	m.atGeneration(func(gen uint32) { w = m.journal.open(family, gen) })
+	m.atGeneration(func(gen uint32) { w = m.journal.open(at, gen) })
 	return func(committed bool) {
 		m.atGeneration(func(gen uint32) { m.journal.close(w, gen, committed) })
 	}
@@ -141,13 +171,20 @@ func (m *Monitor) atGeneration(f func(gen uint32)) {
 	m.tell()
 }
 
-// tell wakes the one who waits for Suspect.
+// tell wakes those who wait for Suspect and Elsewhere.
 func (m *Monitor) tell() {
-	if len(m.journal.found) == 0 {
-		return
+	if len(m.journal.found) > 0 {
+		poke(m.suspect)
 	}
+	if m.journal.elsewhere {
+		m.journal.elsewhere = false
+		poke(m.elsewhere)
+	}
+}
+
+func poke(c chan<- struct{}) {
 	select {
-	case m.suspect <- struct{}{}:
+	case c <- struct{}{}:
 	default: // not yet seen the last one
 	}
 }

@@ -9,7 +9,7 @@ import (
 const EventBuffer = eventBuffer
 
 // OpenMonitorWith opens a monitor with a receive buffer of another size.
-func OpenMonitorWith(buffer int) (*Monitor, error) { return openMonitor(buffer) }
+func OpenMonitorWith(buffer int) (*Monitor, error) { return openMonitor(buffer, nil) }
 
 // Behind says what keeps the monitor from having read all that the kernel has told.
 func (m *Monitor) Behind() error {

@@ -46,6 +46,7 @@ func (k Kind) String() string {
 
 // Foreign is what others did to one of our tables.
 type Foreign struct {
+	Table  string // "" if events were lost
 	Family Family // 0 if events were lost
 	Kind   Kind
 	Count  int    // of objects
@@ -58,7 +59,7 @@ func (f Foreign) String() string {
 	if f.Kind == Lost {
 		return "events of nftables were lost: anything may have changed"
 	}
-	s := fmt.Sprintf("%s in table %s %s: %d", f.Kind, f.Family, TableName, f.Count)
+	s := fmt.Sprintf("%s in table %s %s: %d", f.Kind, f.Family, f.Table, f.Count)
 	if f.First != "" {
 		s += ", first of " + f.First
 	}
@@ -76,14 +77,14 @@ func (f *findings) note(k Kind, name []byte) {
 }
 
 // list gives what is worth telling.
-func (f *findings) list(family Family, by string) []Foreign {
+func (f *findings) list(table string, family Family, by string) []Foreign {
 	var list []Foreign
 	for k := range numKinds {
 		found := f[k]
 		if found.Count == 0 {
 			continue
 		}
-		found.Family, found.Kind, found.By = family, k, by
+		found.Table, found.Family, found.Kind, found.By = table, family, k, by
 		list = append(list, found)
 		if k == TableDeleted {
 			break

@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"cmp"
 	"maps"
 	"slices"
 
@@ -10,18 +11,28 @@ import (
 
 // A journal follows the transactions and tells ours from those of others.
 type journal struct {
-	gen     uint32 // the last one that ended
+	tables  []string // that are watched, that of Services first
+	gen     uint32   // the last one that ended
 	current transaction
 	ours    map[uint32]*ownership // by port ID
 	windows []*window
 	found   map[place]Foreign
+	// elsewhere says that others may have changed chains or rules of tables of others.
+	elsewhere bool
 	// gap says that generations were lost, and that this was told.
 	gap bool
 }
 
 type place struct {
+	table  string
 	family Family
 	kind   Kind
+}
+
+// A target is one of the watched tables.
+type target struct {
+	table  uint8 // among journal.tables
+	family Family
 }
 
 // An ownership of a port ID ends with a generation.
@@ -35,12 +46,13 @@ type transaction struct {
 	begun  bool
 	port   uint32
 	others bool // it did something to other tables too
-	tables map[Family]*findings
+	rules  bool // in those: to chains or rules
+	tables map[target]*findings
 }
 
 // A window is the time of an nft that we run for a table.
 type window struct {
-	family     Family
+	at         target
 	after      uint32 // the generation at its beginning
 	closed     bool
 	last       uint32 // the generation at its end
@@ -54,13 +66,13 @@ type candidate struct {
 	list   []Foreign
 }
 
-func newJournal(gen uint32) journal {
-	return journal{gen: gen, ours: map[uint32]*ownership{}, found: map[place]Foreign{}}
+func newJournal(gen uint32, more ...string) journal {
+	return journal{tables: append([]string{TableName}, more...), gen: gen, ours: map[uint32]*ownership{}, found: map[place]Foreign{}}
 }
 
 func (j *journal) take() []Foreign {
 	list := slices.SortedFunc(maps.Values(j.found), func(a, b Foreign) int {
-		return (int(a.Family)-int(b.Family))*int(numKinds) + int(a.Kind) - int(b.Kind)
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Family, b.Family), cmp.Compare(a.Kind, b.Kind))
 	})
 	clear(j.found)
 	return list
@@ -74,8 +86,8 @@ func (j *journal) disown(port, gen uint32) {
 	j.settle()
 }
 
-func (j *journal) open(family Family, gen uint32) *window {
-	w := &window{family: family, after: gen}
+func (j *journal) open(at target, gen uint32) *window {
+	w := &window{at: at, after: gen}
 	j.windows = append(j.windows, w)
 	return w
 }
@@ -86,7 +98,10 @@ func (j *journal) close(w *window, gen uint32, committed bool) {
 }
 
 // lose says that events are missing.
-func (j *journal) lose() { j.report(Foreign{Kind: Lost, Count: 1}) }
+func (j *journal) lose() {
+	j.report(Foreign{Kind: Lost, Count: 1})
+	j.elsewhere = true
+}
 
 // drained says that all is read that came before now, and that some of it is missing.
 func (j *journal) drained() {
@@ -96,7 +111,7 @@ func (j *journal) drained() {
 }
 
 func (j *journal) report(f Foreign) {
-	at := place{f.Family, f.Kind}
+	at := place{f.Table, f.Family, f.Kind}
 	if old, ok := j.found[at]; ok {
 		old.Count += f.Count
 		f = old
@@ -125,38 +140,46 @@ func (j *journal) note(e event) {
 		j.current = transaction{}
 	}
 	j.current.begun, j.current.port = true, e.port
-	j.current.note(e)
+	j.noteIn(&j.current, e)
 }
 
 // byKernel is for what is no part of a transaction, such as a quota that is used up.
 func (j *journal) byKernel(e event) {
 	var t transaction
-	t.note(e)
-	for family, f := range t.tables {
-		for _, found := range f.list(family, "") {
+	j.noteIn(&t, e)
+	for at, f := range t.tables {
+		for _, found := range j.list(at, f, "") {
 			j.report(found)
 		}
 	}
 }
 
-func (t *transaction) note(e event) {
+func (j *journal) list(at target, f *findings, by string) []Foreign {
+	return f.list(j.tables[at.table], at.family, by)
+}
+
+// noteIn takes note of an event of a transaction.
+func (j *journal) noteIn(t *transaction, e event) {
 	kind, attr := kindOf(e.kind)
 	table, name := e.subject(attr)
-	family := familyOf(e.family)
-	if family == 0 || string(table) != TableName {
+	at := target{family: familyOf(e.family)}
+	of := slices.IndexFunc(j.tables, func(name string) bool { return string(table) == name })
+	if at.family == 0 || of < 0 {
 		t.others = true
+		t.rules = t.rules || kind != ElementsAdded && kind != ElementsDeleted
 		return
 	}
+	at.table = uint8(of)
 	if (kind == ElementsAdded || kind == ElementsDeleted) && bytes.HasPrefix(name, []byte(pinsPrefix)) {
 		return
 	}
 	if t.tables == nil {
-		t.tables = map[Family]*findings{}
+		t.tables = map[target]*findings{}
 	}
-	if t.tables[family] == nil {
-		t.tables[family] = &findings{}
+	if t.tables[at] == nil {
+		t.tables[at] = &findings{}
 	}
-	t.tables[family].note(kind, name)
+	t.tables[at].note(kind, name)
 }
 
 // pinsPrefix begins the names of the maps that the packet path writes.
@@ -179,6 +202,7 @@ func (j *journal) end(e event) {
 	}
 	j.gen, j.gap = g.id, false
 	if j.ours[e.port] == nil {
+		j.elsewhere = j.elsewhere || t.rules
 		j.place(t, g)
 	}
 	j.settle()
@@ -186,9 +210,9 @@ func (j *journal) end(e event) {
 
 // place keeps a transaction for the window that it may be expected in, or reports it.
 func (j *journal) place(t transaction, g generation) {
-	for family, f := range t.tables {
-		c := candidate{others: t.others || len(t.tables) > 1, list: f.list(family, g.process)}
-		if w := j.windowOf(family, g.id); w != nil {
+	for at, f := range t.tables {
+		c := candidate{others: t.others || len(t.tables) > 1, list: j.list(at, f, g.process)}
+		if w := j.windowOf(at, g.id); w != nil {
 			w.candidates = append(w.candidates, c)
 			continue
 		}
@@ -204,9 +228,9 @@ func (j *journal) reportAll(c candidate) {
 
 // windowOf gives the window that a generation falls into: those that ended before are
 // judged already.
-func (j *journal) windowOf(family Family, gen uint32) *window {
+func (j *journal) windowOf(at target, gen uint32) *window {
 	for _, w := range j.windows {
-		if w.family == family && later(gen, w.after) {
+		if w.at == at && later(gen, w.after) {
 			return w
 		}
 	}

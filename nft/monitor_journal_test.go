@@ -78,29 +78,29 @@ func TestJournal(t *testing.T) {
 		}, "elements-deleted x1"},
 		"a port that is ours until its events are read": {func(j *journal) { j.disown(ours, 102); j.read(change(ours, 101)); j.read(change(ours, 102)) }, ""},
 		"a run of nft whose events are lost": {func(j *journal) {
-			w := j.open(IPv4, 100)
+			w := j.open(target{family: IPv4}, 100)
 			j.read(change(theirs, 101))
 			j.close(w, 103, true)
 			j.drained()
 		}, "lost x1"},
 		"a run of nft that fails": {func(j *journal) {
-			w := j.open(IPv4, 100)
+			w := j.open(target{family: IPv4}, 100)
 			j.read(change(theirs, 101))
 			j.close(w, 101, false)
 		}, "elements-deleted x1"},
 		"one of theirs behind a run of nft": {func(j *journal) {
-			j.close(j.open(IPv4, 100), 101, true)
+			j.close(j.open(target{family: IPv4}, 100), 101, true)
 			j.read(change(theirs, 101))
 			j.read(change(theirs, 102))
 		}, "elements-deleted x1"},
 		"one of theirs before a run of nft": {func(j *journal) {
-			j.close(j.open(IPv4, 101), 102, true)
+			j.close(j.open(target{family: IPv4}, 101), 102, true)
 			j.read(change(theirs, 101))
 			j.read(change(theirs, 102))
 		}, "elements-deleted x1"},
 		"two runs of nft, read late": {func(j *journal) {
-			j.close(j.open(IPv4, 100), 101, true)
-			j.close(j.open(IPv4, 101), 102, true)
+			j.close(j.open(target{family: IPv4}, 100), 101, true)
+			j.close(j.open(target{family: IPv4}, 101), 102, true)
 			j.read(change(theirs, 101))
 			j.read(change(8, 102))
 		}, ""},
@@ -132,8 +132,8 @@ func TestJournal(t *testing.T) {
 
 func TestForeignSaysItInASentence(t *testing.T) {
 	for want, f := range map[string]Foreign{
-		"elements-deleted in table ip6 onerule: 3, first of service-ips (by nft)": {Family: IPv6, Kind: ElementsDeleted, Count: 3, First: "service-ips", By: "nft"},
-		"table-deleted in table ip onerule: 1 (by the kernel)":                    {Family: IPv4, Kind: TableDeleted, Count: 1},
+		"elements-deleted in table ip6 onerule: 3, first of service-ips (by nft)": {Table: TableName, Family: IPv6, Kind: ElementsDeleted, Count: 3, First: "service-ips", By: "nft"},
+		"table-deleted in table ip onerule-guard: 1 (by the kernel)":              {Table: "onerule-guard", Family: IPv4, Kind: TableDeleted, Count: 1},
 		"events of nftables were lost: anything may have changed":                 {Kind: Lost, Count: 2},
 	} {
 		if got := f.String(); got != want {

@@ -166,7 +166,7 @@ func TestMonitorTellsWhatOthersDo(t *testing.T) {
 				}
 				got := told(t, m)
 				for i := range test.want {
-					test.want[i].Family, test.want[i].By = family, "nft"
+					test.want[i].Table, test.want[i].Family, test.want[i].By = nft.TableName, family, "nft"
 					if test.want[i].Count == 0 && i < len(got) { // all of them
 						test.want[i].Count, test.want[i].First = max(got[i].Count, 50), got[i].First
 					}
@@ -295,7 +295,7 @@ func TestMonitorTellsOursFromOthersInBetween(t *testing.T) {
 		}
 		nothing(t, m, "our updates")
 		ns.Run(t, "nft", fmt.Sprintf("delete element %s onerule service-ips { %s . tcp . 80 }", family, f.Addr))
-		want1 := []nft.Foreign{{Family: family, Kind: nft.ElementsDeleted, Count: 1, First: "service-ips", By: "nft"}}
+		want1 := []nft.Foreign{{Table: nft.TableName, Family: family, Kind: nft.ElementsDeleted, Count: 1, First: "service-ips", By: "nft"}}
 		if diff := cmp.Diff(want1, told(t, m)); diff != "" {
 			t.Fatalf("told (-want +got): %s", diff)
 		}

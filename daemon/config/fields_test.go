@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"onerule/daemon/fabric/layout"
 )
 
 // A fieldCase is a field of the file (A14-C), and what it changes.
@@ -174,6 +176,10 @@ func TestA14_CA14_FDefaults(t *testing.T) {
 				Healthz: "0.0.0.0:10256", Metrics: "127.0.0.1:10249",
 				Conntrack:   Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour},
 				OOMScoreAdj: -999, ExternalIPs: true,
+				PodNetwork: PodNetwork{
+					Layout:   layout.Config{Encapsulation: layout.Auto, Port: 8472, VNI: 111, ChecksumOffload: true},
+					CNIState: "/var/lib/cni/onerule", StatusFile: "/run/onerule/network.json",
+				},
 				Gates: s.Gates, Config: s.Config, Warnings: s.Warnings,
 			}
 			if !reflect.DeepEqual(s, want) {

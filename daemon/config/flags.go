@@ -40,6 +40,8 @@ type given struct {
 	healthzPort, metricsPort       int32
 	healthzAddress, metricsAddress string
 	bpfDir, endpointMetrics        string
+	externalIPCIDRs                []string
+	podNetwork                     podNetworkGiven
 }
 
 // What --bpf-dir can be instead of a directory.
@@ -66,6 +68,7 @@ func NewFlags() *Flags {
 	f.group("Traffic", f.traffic)
 	f.group("Connection tracking, in the kernel", f.conntrack)
 	f.group("Servers and process", f.servers)
+	f.group("Pod network (onerule's own)", f.podNetwork)
 	f.group("Logging", f.logging)
 	f.group("Only this, then exit", f.once)
 	f.group("For kube-proxy's other modes: accepted, and checked as there", f.otherModes)
@@ -121,7 +124,8 @@ func besideConfig(name string) bool {
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 		// Ours: a file has no fields for them.
 		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
-		"bpf-dir", "endpoint-metrics",
+		"bpf-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
+		"vxlan-checksum-offload", "non-masquerade-cidrs", "cni-state", "network-status-file",
 	}, name)
 }
 

@@ -41,6 +41,9 @@ func TestA14_FFlagsAreKubeProxysAndOurs(t *testing.T) {
 	for name, value := range map[string]string{
 		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false", "reset-removed-endpoints": "false",
 		"bpf-dir": "auto", "endpoint-metrics": "service",
+		"external-ip-cidrs": "[]", "pod-network": "false", "encapsulation": "auto", "vxlan-port": "8472", "vxlan-vni": "111",
+		"vxlan-checksum-offload": "true", "non-masquerade-cidrs": "[]", "cni-state": "/var/lib/cni/onerule",
+		"network-status-file": "/run/onerule/network.json",
 	} {
 		want[name] = value
 	}
@@ -110,6 +113,15 @@ func flagCases() map[string]struct {
 		"masquerade-bit":                    {[]string{"--masquerade-bit=31", "--iptables-masquerade-bit=3"}, func(s Settings) any { return []int{int(s.MasqueradeBit), int(*s.Config.NFTables.MasqueradeBit)} }, []int{31, 31}},
 		"bpf-dir":                           {[]string{"--bpf-dir=/sys/fs/bpf/x"}, func(s Settings) any { return s.BPFDir }, "/sys/fs/bpf/x"},
 		"endpoint-metrics":                  {[]string{"--endpoint-metrics=endpoint"}, func(s Settings) any { return s.EndpointMetrics }, "endpoint"},
+		"external-ip-cidrs":                 {[]string{"--external-ip-cidrs=192.0.2.7/24,fd00::/64"}, func(s Settings) any { return fmt.Sprint(s.ExternalIPCIDRs) }, "[192.0.2.0/24 fd00::/64]"},
+		"pod-network":                       {[]string{"--pod-network"}, func(s Settings) any { return s.PodNetwork.On }, true},
+		"encapsulation":                     {[]string{"--encapsulation=never"}, func(s Settings) any { return s.PodNetwork.Layout.Encapsulation.String() }, "never"},
+		"vxlan-port":                        {[]string{"--vxlan-port=4789"}, func(s Settings) any { return s.PodNetwork.Layout.Port }, 4789},
+		"vxlan-vni":                         {[]string{"--vxlan-vni=7"}, func(s Settings) any { return s.PodNetwork.Layout.VNI }, 7},
+		"vxlan-checksum-offload":            {[]string{"--vxlan-checksum-offload=false"}, func(s Settings) any { return s.PodNetwork.Layout.ChecksumOffload }, false},
+		"non-masquerade-cidrs":              {[]string{"--non-masquerade-cidrs=10.0.0.0/8", "--non-masquerade-cidrs=fd00::/8"}, func(s Settings) any { return fmt.Sprint(s.PodNetwork.NonMasquerade) }, "[10.0.0.0/8 fd00::/8]"},
+		"cni-state":                         {[]string{"--cni-state=/state"}, func(s Settings) any { return s.PodNetwork.CNIState }, "/state"},
+		"network-status-file":               {[]string{"--network-status-file="}, func(s Settings) any { return s.PodNetwork.StatusFile }, ""},
 		"master":                            {[]string{"--master=https://api"}, func(s Settings) any { return s.Client.Master }, "https://api"},
 		"metrics-bind-address":              {[]string{"--metrics-bind-address=0.0.0.0:80"}, func(s Settings) any { return s.Metrics }, "0.0.0.0:80"},
 		"metrics-port":                      {[]string{"--metrics-port=81"}, func(s Settings) any { return s.Metrics }, "127.0.0.1:81"},

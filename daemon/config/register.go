@@ -36,6 +36,7 @@ func (f *Flags) traffic(fs *pflag.FlagSet) {
 	fs.BoolVar(&g.masqueradeAll, "masquerade-all", false, "masquerade all traffic to ClusterIPs")
 	fs.Uint8Var(&g.masqueradeBit, "masquerade-bit", defaultMasqueradeBit, "`bit` of the packet mark, 0 to 31, that says that a packet is to be masqueraded (onerule's own)")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", nil, "`where` NodePorts are served: ranges of addresses, and the keywords primary (the addresses of the Node object), localhost and all; unless it is set: primary, or all if the mode is iptables or ipvs")
+	fs.StringSliceVar(&g.externalIPCIDRs, "external-ip-cidrs", nil, "`ranges` that externalIPs of Services must lie in; unless it is set: any, but never loopback and link-local addresses (onerule's own)")
 	fs.BoolVar(&g.reject, "reject-without-local-endpoints", false, "refuse, instead of dropping, what a Local traffic policy without local endpoints can't deliver (onerule's own)")
 	fs.DurationVar(&g.sync, "iptables-sync-period", defaultSyncPeriod, "`time` after which a failed sync is tried again at the latest; twice as long without one is unhealthy. The name is historical: it counts in nftables mode")
 	fs.DurationVar(&g.minSync, "iptables-min-sync-period", defaultMinSyncPeriod, "`time` between two syncs at least; 0: none. It counts in nftables mode too")
@@ -83,7 +84,7 @@ func (f *Flags) logging(fs *pflag.FlagSet) {
 }
 
 func (f *Flags) once(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.Cleanup, "cleanup", false, "remove the tables of onerule, and what kube-proxy left in nftables, iptables and ipvs")
+	fs.BoolVar(&f.Cleanup, "cleanup", false, "remove the tables of onerule and its routes between nodes, and what kube-proxy left in nftables, iptables and ipvs")
 	fs.BoolVar(&f.InitOnly, "init-only", false, "do what needs more than the capability NET_ADMIN")
 	fs.StringVar(&f.WriteConfigTo, "write-config-to", "", "write the configuration, with all defaults, to this `file`")
 	fs.StringVar(&f.given.version, "version", "", "print the `version`; --version=raw: with what it was built of")

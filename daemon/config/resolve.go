@@ -46,6 +46,7 @@ type resolver struct {
 func (r *resolver) resolve() {
 	r.node()
 	r.own()
+	r.podNetwork()
 	r.client()
 	r.features()
 	r.mode()

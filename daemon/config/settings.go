@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"onerule/daemon/fabric/layout"
 )
 
 // Settings is what the daemon is asked to be.
@@ -42,6 +44,8 @@ type Settings struct {
 	OOMScoreAdj         int // -1000 to 1000
 	// ExternalIPs says whether spec.externalIPs are served.
 	ExternalIPs bool
+	// ExternalIPCIDRs are the ranges that spec.externalIPs must lie in; nil: any.
+	ExternalIPCIDRs []netip.Prefix
 	// LocalhostNodePorts is the gate of NodePorts on loopback addresses. They are
 	// served where NodePortAddresses.Loopback says so too.
 	LocalhostNodePorts bool
@@ -56,6 +60,7 @@ type Settings struct {
 	// EndpointMetrics says what there are metrics of connections for: off, service or
 	// endpoint.
 	EndpointMetrics string
+	PodNetwork      PodNetwork
 	// Gates has the value of every feature gate.
 	Gates map[string]bool
 	// Config is the whole configuration, with defaults and with what flags say, as
@@ -64,6 +69,20 @@ type Settings struct {
 	// Warnings are lines to be logged: what is accepted and has another effect than
 	// it may seem to have.
 	Warnings []string
+}
+
+// A PodNetwork says how this node's pods reach others.
+type PodNetwork struct {
+	On bool
+	// Layout is how nodes reach each other's pods.
+	Layout layout.Config
+	// NonMasquerade are ranges that pods reach with their own address, beside the ranges
+	// of pods.
+	NonMasquerade []netip.Prefix
+	// CNIState is the folder that the CNI plugin keeps its networks in.
+	CNIState string
+	// StatusFile is where the daemon tells the plugin what it knows; empty: nowhere.
+	StatusFile string
 }
 
 // A Client says how to reach the API server.

@@ -46,6 +46,8 @@ type Config struct {
 	// Foreign is told of each change by others that is put right. Kinds are those that
 	// layout.Words gives.
 	Foreign func(kind, note string)
+	// Reported is called whenever Err gives something else.
+	Reported func()
 }
 
 // Defaults gives the configuration of a node that nobody configured.
@@ -122,6 +124,14 @@ func (f *Fabric) PodRanges() []netip.Prefix {
 	return f.members.Ranges()
 }
 
+// Own gives the ranges of this node's own pods, and whether this node was ever among the
+// nodes.
+func (f *Fabric) Own() (ranges []netip.Prefix, known bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.members.Self.PodCIDRs), f.known
+}
+
 // Err says why not all is as it should be, or nil.
 func (f *Fabric) Err() error {
 	f.mu.Lock()
@@ -162,8 +172,12 @@ func (f *Fabric) latest() (m layout.Members, known bool, absent string) {
 
 func (f *Fabric) report(c Counts, err error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	same := f.err == nil && err == nil || f.err != nil && err != nil && f.err.Error() == err.Error()
 	f.counts, f.err = c, err
+	f.mu.Unlock()
+	if !same && f.cfg.Reported != nil {
+		f.cfg.Reported()
+	}
 }
 
 // tell gives problems to who wants them, if they are others than the last ones.
@@ -174,8 +188,12 @@ func (w *worker) tell(problems []layout.Problem, absent string) {
 	if slices.Equal(problems, w.told) {
 		return
 	}
+	old := w.told
 	w.told = problems
 	for _, p := range problems {
+		if slices.Contains(old, p) {
+			continue
+		}
 		w.fabric.cfg.Log.Info("something is wrong with a node", "node", p.Node, "problem", p.Detail)
 	}
 	if w.fabric.cfg.Problems != nil {

@@ -68,9 +68,7 @@ func (c *countersCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.refused
 	to <- c.dropped
 	to <- c.pins
-	if c.cfg.LocalhostNodePorts {
-		to <- c.localhost
-	}
+	to <- c.localhost
 }
 
 // Collect is part of prometheus.Collector. The families are read side by side: they
@@ -137,7 +135,7 @@ func (c *countersCollector) send(to chan<- prometheus.Metric, family string, r *
 		}
 	}
 	send(c.pins, r.add(pins))
-	if c.cfg.LocalhostNodePorts {
+	if c.cfg.LocalhostNodePorts() {
 		for protocol, n := range read.LocalhostRejected {
 			send(c.localhost, n, protocol)
 		}

@@ -39,9 +39,9 @@ type Config struct {
 	ForeignKinds []string
 	// Features are the feature gates.
 	Features []Feature
-	// LocalhostNodePorts says whether the gate of NodePorts on loopback addresses is
-	// on; their metrics are there then.
-	LocalhostNodePorts bool
+	// LocalhostNodePorts says whether NodePorts are served on loopback addresses, or the
+	// gate for it is on; their metrics are there then. nil: never.
+	LocalhostNodePorts func() bool
 	// PendingAge gives the age of the oldest change that is not in the kernel, 0 if
 	// there is none; nil: there never is one.
 	PendingAge func() time.Duration
@@ -61,7 +61,9 @@ type Config struct {
 	HitsMode        string
 	Hits            func() ([]Hit, error)
 	EndpointMetrics EndpointMetrics
-	Log             logr.Logger
+	// Network reads what there is to say of the pod network; nil: there is none.
+	Network func() Network
+	Log     logr.Logger
 }
 
 // A Feature is a feature gate. Stage is ALPHA, BETA or DEPRECATED, and empty for what
@@ -83,12 +85,18 @@ type Metrics struct {
 
 // New gives metrics that have counted nothing.
 func New(cfg Config) *Metrics {
+	if cfg.LocalhostNodePorts == nil {
+		cfg.LocalhostNodePorts = func() bool { return false }
+	}
 	m := &Metrics{registry: prometheus.NewRegistry(), log: cfg.Log, started: time.Now()}
 	m.gatherer = prometheus.Gatherers{m.registry, legacyregistry.DefaultGatherer}
 	register := func(c ...prometheus.Collector) { m.registry.MustRegister(c...) }
 	m.proxy = newProxy(register, cfg)
 	m.own = newOwn(register, cfg)
 	register(buildInfo(), newCountersCollector(cfg), newHitsCollector(cfg))
+	if cfg.Network != nil {
+		register(newNetworkCollector(cfg.Network))
+	}
 	for _, f := range cfg.Features {
 		feature.RecordFeatureInfo(context.Background(), f.Name, f.Stage, f.Enabled)
 	}
@@ -136,6 +144,28 @@ const ipFamily = "ip_family"
 
 // A registerer registers collectors, and ends the program if one is there already.
 type registerer func(...prometheus.Collector)
+
+// A sometimes is a collector that is there only when it is asked for.
+type sometimes struct {
+	prometheus.Collector
+	when func() bool
+}
+
+// Collect is part of prometheus.Collector.
+func (s sometimes) Collect(to chan<- prometheus.Metric) {
+	if s.when() {
+		s.Collector.Collect(to)
+	}
+}
+
+// only registers what is there only when it is asked for.
+func (r registerer) only(when func() bool) registerer {
+	return func(list ...prometheus.Collector) {
+		for _, c := range list {
+			r(sometimes{c, when})
+		}
+	}
+}
 
 func (r registerer) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)

@@ -28,7 +28,7 @@ import (
 
 func config() Config {
 	return Config{
-		Version: "test", Families: []string{"IPv4", "IPv6"}, LocalhostNodePorts: true,
+		Version: "test", Families: []string{"IPv4", "IPv6"}, LocalhostNodePorts: func() bool { return true },
 		ForeignKinds: []string{"flushed", "lost"}, Log: logr.Discard(),
 		Features: []Feature{{"Young", "ALPHA", false}, {"Grown", "", true}},
 		Pending:  func() (slices, services int) { return 3, 4 },
@@ -132,7 +132,7 @@ func TestA11MetricsAreThoseOfKubeProxy(t *testing.T) {
 	}
 	t.Run("without the gate of localhost NodePorts", func(t *testing.T) {
 		cfg := config()
-		cfg.LocalhostNodePorts = false
+		cfg.LocalhostNodePorts = func() bool { return false }
 		m := New(cfg)
 		m.LocalhostListeners("IPv4", 1)
 		exercise(m)

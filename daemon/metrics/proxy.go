@@ -65,12 +65,10 @@ func newProxy(r registerer, cfg Config) proxy {
 		"Time that a pass over conntrack took.", syncBuckets())
 	p.conntrack.deleted = r.counters("kubeproxy_conntrack_reconciler_deleted_entries_total",
 		"Conntrack entries deleted because they would lead somewhere else than the Services say.", ipFamily)
-	if cfg.LocalhostNodePorts {
-		p.localhost.listeners = r.gauges("kubeproxy_nftables_localhost_nodeport_listeners",
-			"Listeners for NodePorts on loopback addresses.", ipFamily)
-		p.localhost.failures = r.counters("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
-			"Listeners for NodePorts on loopback addresses that could not be opened.", ipFamily)
-	}
+	p.localhost.listeners = r.only(cfg.LocalhostNodePorts).gauges("kubeproxy_nftables_localhost_nodeport_listeners",
+		"Listeners for NodePorts on loopback addresses.", ipFamily)
+	p.localhost.failures = r.only(cfg.LocalhostNodePorts).counters("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+		"Listeners for NodePorts on loopback addresses that could not be opened.", ipFamily)
 	p.begin(cfg)
 	return p
 }
@@ -117,13 +115,9 @@ func newChanges(r registerer, pending func() (slices, services int)) changes {
 func (p proxy) begin(cfg Config) {
 	for _, family := range cfg.Families {
 		for _, c := range []*prometheus.CounterVec{p.syncs.failures, p.syncs.cleanups, p.conntrack.deleted, p.localhost.failures} {
-			if c != nil {
-				c.WithLabelValues(family)
-			}
+			c.WithLabelValues(family)
 		}
-		if p.localhost.listeners != nil {
-			p.localhost.listeners.WithLabelValues(family)
-		}
+		p.localhost.listeners.WithLabelValues(family)
 		for _, policy := range []string{internal, external} {
 			p.noLocal.WithLabelValues(policy, family)
 		}
@@ -210,14 +204,10 @@ func (m *Metrics) ConntrackPass(family string, took time.Duration, deleted int) 
 // LocalhostListeners says how many listeners for NodePorts on loopback addresses of a
 // family there are.
 func (m *Metrics) LocalhostListeners(family string, n int) {
-	if g := m.proxy.localhost.listeners; g != nil {
-		g.WithLabelValues(family).Set(float64(n))
-	}
+	m.proxy.localhost.listeners.WithLabelValues(family).Set(float64(n))
 }
 
 // LocalhostFailed says that such a listener could not be opened.
 func (m *Metrics) LocalhostFailed(family string) {
-	if c := m.proxy.localhost.failures; c != nil {
-		c.WithLabelValues(family).Inc()
-	}
+	m.proxy.localhost.failures.WithLabelValues(family).Inc()
 }

@@ -115,12 +115,16 @@ type Endpoint struct {
 // Hints say whom an endpoint is meant for. They are shared between endpoints.
 type Hints struct{ Zones, Nodes []string }
 
-// A Node is the node that the daemon runs on.
+// A Node is the node that the daemon runs on, or another one.
 type Node struct {
-	Name     string
+	Name string
+	// Created is the creation time in Unix seconds, 0 if unknown. Of two nodes that claim
+	// one range of pods, the older keeps it.
+	Created  int64
 	PodCIDRs []netip.Prefix
 	// Addrs holds the node's InternalIPs, then its ExternalIPs.
-	Addrs []netip.Addr
+	Addrs       []netip.Addr
+	InternalIPs []netip.Addr
 	// Zone is the label topology.kubernetes.io/zone; empty: unknown.
 	Zone string
 	// Leaving says that the node is being deleted, or has the taint
@@ -187,6 +191,7 @@ const (
 	ReasonAddressType       Reason = "address-type"       // a slice of addresses that are neither IPv4 nor IPv6
 	ReasonDuplicateObject   Reason = "duplicate-object"   // an object that another file holds already
 	ReasonDuplicateFrontend Reason = "duplicate-frontend" // a frontend that another Service, or another port, holds already
+	ReasonRefusedAddress    Reason = "refused-address"    // an external IP outside the ranges that are allowed
 )
 
 // A Note says that an object, or a part of one, was skipped and why.
@@ -201,5 +206,6 @@ func Reasons() []Reason {
 	return []Reason{
 		ReasonParse, ReasonUnknownKind, ReasonInvalidName, ReasonInvalidAddress, ReasonInvalidPort,
 		ReasonInvalidProtocol, ReasonInvalidTimeout, ReasonNoService, ReasonAddressType, ReasonDuplicateObject, ReasonDuplicateFrontend,
+		ReasonRefusedAddress,
 	}
 }

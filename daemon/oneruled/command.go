@@ -12,6 +12,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"onerule/daemon/config"
+	"onerule/daemon/inspect"
+	"onerule/daemon/oneruled/cli"
 	"onerule/nft"
 )
 
@@ -33,6 +35,8 @@ type actions struct {
 	initialize func(context.Context, job) error
 	// cleanup does what --cleanup asks for.
 	cleanup func(context.Context, job) error
+	// preview says what a daemon with the manifests of a job would change.
+	preview func(context.Context, job) (inspect.Diff, error)
 }
 
 // A job is what an action is about.
@@ -41,13 +45,14 @@ type job struct {
 	flags   *config.Flags
 	given   map[string]string // the flags' values, by name
 	version string
+	socket  string // where questions are answered: see socketFlag
 	// without are the families that there can be no tables for, and why.
 	without map[nft.Family]error
 	log     logr.Logger
 }
 
 func command(version string, does actions) *cobra.Command {
-	flags := config.NewFlags()
+	flags, socket := config.NewFlags(), ""
 	cmd := &cobra.Command{
 		Use:   "oneruled [flags]",
 		Short: "answer for Services on this node, with constant nftables rules",
@@ -65,19 +70,32 @@ file of kube-proxy work as they are.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runAsked(cmd, flags, version, does)
+			return runAsked(cmd, flags, socket, version, does)
 		},
 	}
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return fmt.Errorf("%w %s", err, seeHelp)
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
 	})
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd, flags) })
 	flags.Register(cmd.Flags())
+	socketFlag(cmd.PersistentFlags(), &socket)
+	addCommands(cmd, &socket, does.preview, version)
 	return cmd
 }
 
 func help(to io.Writer, cmd *cobra.Command, flags *config.Flags) {
-	fmt.Fprintf(to, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\n%s", cmd.Long, cmd.Use, cmd.Example, flags.Usage(helpWidth))
+	if cmd.HasParent() {
+		cli.Help(to, cmd)
+		return
+	}
+	fmt.Fprintf(to, "%s\n\nUsage:\n  %s\n  oneruled COMMAND [flags]\n\nExamples:\n%s\n\n", cmd.Long, cmd.Use, cmd.Example)
+	fmt.Fprint(to, "Commands, which ask the daemon that runs on this node (oneruled COMMAND --help shows more):\n")
+	for _, c := range cmd.Commands() {
+		if !c.Hidden && c.Name() != "help" {
+			fmt.Fprintf(to, "  %-10s %s\n", c.Name(), c.Short)
+		}
+	}
+	fmt.Fprintf(to, "\n%s\nCommands and the daemon:\n%s", flags.Usage(helpWidth), cmd.PersistentFlags().FlagUsagesWrapped(helpWidth))
 }
 
 // noArguments refuses arguments: what is asked for is said by flags. Empty ones are
@@ -92,7 +110,7 @@ func noArguments(_ *cobra.Command, args []string) error {
 }
 
 // runAsked does what the flags ask for.
-func runAsked(cmd *cobra.Command, flags *config.Flags, version string, does actions) error {
+func runAsked(cmd *cobra.Command, flags *config.Flags, socket, version string, does actions) error {
 	asked, err := flags.Version()
 	if err != nil {
 		return err
@@ -108,9 +126,14 @@ func runAsked(cmd *cobra.Command, flags *config.Flags, version string, does acti
 	if err := s.ApplyLogging(); err != nil {
 		return err
 	}
-	j := job{Settings: s, flags: flags, given: values(cmd.Flags()), version: version, log: klog.Background()}
+	j := newJob(cmd, flags, s, version)
+	j.socket = socket
 	warn(j.log, s)
 	return j.do(cmd.Context(), does)
+}
+
+func newJob(cmd *cobra.Command, flags *config.Flags, s config.Settings, version string) job {
+	return job{Settings: s, flags: flags, given: values(cmd.Flags()), version: version, log: klog.Background()}
 }
 
 // values gives what flags are set to.

@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
+
+	"onerule/daemon/oneruled/cli"
 )
 
 // version is set by the build.
@@ -21,10 +23,13 @@ func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	defer klog.Flush()
-	if err := command(version, actions{start: start, initialize: initialize, cleanup: cleanup}).ExecuteContext(ctx); err != nil {
-		klog.Flush()
-		fmt.Fprintf(os.Stderr, "oneruled: %v\n", err)
-		return 1
+	if err := command(version, actions{start: start, initialize: initialize, cleanup: cleanup, preview: preview}).ExecuteContext(ctx); err != nil {
+		code, tell := cli.ExitCode(err)
+		if tell {
+			klog.Flush()
+			fmt.Fprintf(os.Stderr, "oneruled: %v\n", err)
+		}
+		return code
 	}
 	return 0
 }

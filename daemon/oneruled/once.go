@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 
+	"onerule/daemon/fabric"
 	"onerule/nft"
+	"onerule/nft/guard"
+	"onerule/nft/hostport"
 	"onerule/nft/takeover"
 )
 
@@ -29,13 +32,14 @@ func initialize(ctx context.Context, j job) error {
 	return nil
 }
 
-// cleanup removes our tables and what a kube-proxy has left. What is not there is no
-// error.
+// cleanup removes our tables, the routes between nodes, and what a kube-proxy has left.
+// What is not there is no error.
 func cleanup(ctx context.Context, j job) error {
 	var errs []error
 	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
-		errs = append(errs, nft.DeleteTable(family))
+		errs = append(errs, nft.DeleteTable(family), removeGuard(family))
 	}
+	errs = append(errs, hostport.Remove(), fabric.Remove())
 	found, err := takeover.Find(ctx)
 	errs = append(errs, err)
 	if !found.Empty() {
@@ -43,4 +47,12 @@ func cleanup(ctx context.Context, j job) error {
 		errs = append(errs, takeover.Remove(ctx, found))
 	}
 	return errors.Join(errs...)
+}
+
+func removeGuard(family nft.Family) error {
+	g, err := guard.Open(family)
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.Remove(), g.Close())
 }

@@ -96,13 +96,18 @@ func answer(ctx context.Context, at endpoint) error {
 	if err != nil {
 		return err
 	}
-	server := &http.Server{Handler: at.handler, ReadHeaderTimeout: 10 * time.Second}
+	return serveOn(ctx, l, at.handler)
+}
+
+// serveOn answers what comes to a listener until ctx ends or it can't. It closes it.
+func serveOn(ctx context.Context, l net.Listener, h http.Handler) error {
+	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(closed)
 		_ = server.Close()
 	})
-	err = server.Serve(l)
+	err := server.Serve(l)
 	if !stop() {
 		<-closed // the address is free for the next one
 	}

@@ -50,6 +50,7 @@ func start(ctx context.Context, j job) error {
 		func(during context.Context) error { return from.tell(ctx, during) },
 		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
 		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
+		func(ctx context.Context) error { return j.serveQuestions(ctx, d) },
 		func(ctx context.Context) error { tuned.run(ctx, j.Conntrack); return nil },
 		func(ctx context.Context) error {
 			return follow(ctx, j, s, func(c config.Settings) {
@@ -71,8 +72,11 @@ func (j *job) prepare(ctx context.Context, from origin) (*daemon.Daemon, error) 
 	if err != nil {
 		return nil, err
 	}
+	hits, uncounted := j.hits(families)
 	d, err := daemon.New(daemon.Config{
-		Hits:       j.hits(families),
+		Hits:       hits,
+		Uncounted:  uncounted,
+		Machine:    found,
 		Settings:   j.Settings,
 		Families:   families,
 		WithoutFib: !found.Fib,
@@ -96,22 +100,23 @@ func (j *job) prepare(ctx context.Context, from origin) (*daemon.Daemon, error) 
 	return d, nil
 }
 
-// hits begins to count the connections that endpoints are given; nil if that can't be done.
-func (j *job) hits(families []nft.Family) *bpf.Counters {
+// hits begins to count the connections that endpoints are given; nil, and why, if that
+// can't be done or is not wanted.
+func (j *job) hits(families []nft.Family) (*bpf.Counters, error) {
 	o := bpf.Options{Dir: j.BPFDir, IPv6: slices.Contains(families, nft.IPv6), Log: j.log}
 	switch j.BPFDir {
 	case config.NoBPF:
-		return nil
+		return nil, nil
 	case config.AutoBPFDir:
 		o.Dir = bpf.HostDir()
 	}
 	c, err := bpf.Open(o)
 	if err != nil {
 		j.log.Info("what endpoints are given is not counted", "err", err)
-		return nil
+		return nil, err
 	}
 	j.log.V(1).Info("what endpoints are given is counted", "mode", c.Mode(), "pinned", o.Dir)
-	return c
+	return c, nil
 }
 
 // withoutFib says what it costs that the kernel cannot tell the node's own addresses.
@@ -241,7 +246,7 @@ func (j job) support() config.Support {
 // source gives what delivers objects to the daemon.
 func (j job) source() (origin, error) {
 	if j.Manifests != "" {
-		return origin{feed: source.Manifests{Dir: j.Manifests, Node: j.Node, Log: j.log}.Run}, nil
+		return origin{feed: source.Manifests{Dir: j.Manifests, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log}.Run}, nil
 	}
 	client, err := source.Connect(source.Connection{
 		Kubeconfig:         j.Client.Kubeconfig,
@@ -257,7 +262,7 @@ func (j job) source() (origin, error) {
 	}
 	contact := &source.Contact{}
 	return origin{
-		feed:   source.API{Client: client, Node: j.Node, Log: j.log, Contact: contact}.Run,
+		feed:   source.API{Client: client, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log, Contact: contact}.Run,
 		lost:   contact.Lost,
 		events: source.NewEvents(client, j.Node, j.log),
 	}, nil

@@ -17,6 +17,7 @@ type batch struct {
 
 	// What held before, of what may be another one now.
 	frontends map[Frontend]*Decision // nil: nobody's
+	owners    map[Frontend]model.Name
 	addrs     map[netip.Addr]uses
 	checks    map[uint16]HealthCheck // the zero value: nobody's
 	concerned map[model.Name]bool    // Services whose notes may be others
@@ -29,6 +30,7 @@ func (l *Ledger) begin() *batch {
 		ledger:    l,
 		dirty:     map[model.Name]bool{},
 		frontends: map[Frontend]*Decision{},
+		owners:    map[Frontend]model.Name{},
 		addrs:     map[netip.Addr]uses{},
 		checks:    map[uint16]HealthCheck{},
 		concerned: map[model.Name]bool{},
@@ -43,7 +45,8 @@ func (b *batch) settle() Applied {
 	}
 	l, touched := b.ledger, &b.applied.Touched
 	for f, was := range b.frontends {
-		if is := l.decision(f); (was == nil) != (is == nil) || was != nil && !was.equal(*is) {
+		is, moved := l.decision(f), b.owners[f] != l.owners[f] // what is counted for it is the owner's
+		if moved || (was == nil) != (is == nil) || was != nil && !was.equal(*is) {
 			touched.Frontends[f] = true
 		}
 	}
@@ -127,7 +130,7 @@ func (b *batch) remember(old, now *Service) {
 
 func (b *batch) rememberFrontend(f Frontend) {
 	if _, known := b.frontends[f]; !known {
-		b.frontends[f] = b.ledger.decision(f)
+		b.frontends[f], b.owners[f] = b.ledger.decision(f), b.ledger.owners[f]
 	}
 }
 

@@ -51,7 +51,13 @@ func (b builder) externalIPs() []netip.Addr {
 	if b.cfg.WithoutExternalIPs {
 		return nil
 	}
-	return b.service.ExternalIPs
+	return slices.DeleteFunc(slices.Clone(b.service.ExternalIPs), func(a netip.Addr) bool { return !b.cfg.admits(a) })
+}
+
+// admits says whether an external IP may be served: whoever may write Services could take
+// the traffic to any address otherwise.
+func (c Config) admits(external netip.Addr) bool {
+	return c.ExternalIPs == nil || slices.ContainsFunc(c.ExternalIPs, func(p netip.Prefix) bool { return p.Contains(external) })
 }
 
 // sources gives who may use the load balancer IPs of a family, if not everybody. A range

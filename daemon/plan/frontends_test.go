@@ -1,6 +1,10 @@
 package plan_test
 
 import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -164,5 +168,38 @@ func TestA8_1AnExternalIPThatIsALoadBalancersIsGuarded(t *testing.T) {
 	want := []string{"cluster 10.96.0.1:80 TCP []", "external 198.51.100.1:80 TCP []", "external 203.0.113.1:80 TCP [] from [192.0.2.0/24]"}
 	if diff := cmp.Diff(want, words(p.Decisions)); diff != "" {
 		t.Errorf("decisions (-want +got): %s", diff)
+	}
+}
+
+// Whoever may write Services takes the traffic to any address otherwise.
+func TestD19ExternalIPsAreLimitedToRanges(t *testing.T) {
+	for name, c := range map[string]struct {
+		allowed []netip.Prefix
+		want    []netip.Addr // those of load balancers always
+		refused []string
+	}{
+		"any":             {nil, addrs("198.51.100.1", "203.0.113.1", "2001:db8::1", "2001:db8:1::1"), nil},
+		"of one family":   {ranges("198.51.100.0/24"), addrs("198.51.100.1", "203.0.113.1", "2001:db8:1::1"), []string{"2001:db8::1"}},
+		"of other ranges": {ranges("198.51.100.2/32", "2001:db8:2::/48"), addrs("203.0.113.1", "2001:db8:1::1"), []string{"198.51.100.1", "2001:db8::1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := plan.NewLedger(plan.Config{ExternalIPs: c.allowed})
+			s := full()
+			applied := l.Apply([]model.Change{{Key: model.Key{Kind: model.KindService, Name: s.Name}, Service: s}})
+			out := l.Decide(l.All())
+			got := slices.SortedFunc(maps.Keys(out.ExternalIPs), netip.Addr.Compare)
+			if diff := cmp.Diff(c.want, got, opts()); diff != "" {
+				t.Errorf("external addresses (-want +got): %s", diff)
+			}
+			var refused []string
+			for _, n := range applied.Noted[s.Name] {
+				if n.Reason == model.ReasonRefusedAddress && n.Field == "spec.externalIPs" {
+					refused = append(refused, strings.Fields(n.Detail)[0])
+				}
+			}
+			if diff := cmp.Diff(c.refused, refused); diff != "" {
+				t.Errorf("notes (-want +got): %s", diff)
+			}
+		})
 	}
 }

@@ -29,7 +29,7 @@ func (l *Ledger) notes(name model.Name) []model.Note {
 	if p == nil {
 		return nil
 	}
-	notes := duplicateNodePorts(s)
+	notes := append(duplicateNodePorts(s), l.cfg.refusedExternalIPs(s)...)
 	for _, d := range p.Decisions {
 		if owner := l.owners[d.Frontend]; owner != name {
 			notes = addNote(notes, field(s, d), fmt.Sprintf("%s is held by Service %s", d.Frontend, owner))
@@ -57,6 +57,20 @@ func addNote(notes []model.Note, field, detail string) []model.Note {
 		return notes
 	}
 	return append(notes, n)
+}
+
+// refusedExternalIPs finds those that lie in no range that is allowed.
+func (c Config) refusedExternalIPs(s *model.Service) []model.Note {
+	if c.WithoutExternalIPs {
+		return nil
+	}
+	var notes []model.Note
+	for _, a := range s.ExternalIPs {
+		if !c.admits(a) {
+			notes = append(notes, model.Note{Reason: model.ReasonRefusedAddress, Field: "spec.externalIPs", Detail: a.String() + " is in no range that external IPs may be of"})
+		}
+	}
+	return notes
 }
 
 // duplicateNodePorts finds NodePorts that an earlier port of the Service has already.

@@ -19,6 +19,8 @@ type Config struct {
 	ClusterCIDRs []netip.Prefix
 	// WithoutExternalIPs leaves spec.externalIPs out (gate AllowServiceExternalIPs).
 	WithoutExternalIPs bool
+	// ExternalIPs are the ranges that spec.externalIPs must lie in; nil: they may be any.
+	ExternalIPs []netip.Prefix
 	// KeepListed asks for Keep of TCP frontends.
 	KeepListed bool
 }

@@ -29,9 +29,11 @@ func (w *world) apply(changes ...model.Change) {
 
 func (w *world) did(what any, do func() plan.Applied) {
 	w.t.Helper()
-	before, checks := w.outcome(), w.l.HealthChecks()
+	before, owners, checks := w.outcome(), w.owners(), w.l.HealthChecks()
 	a := do()
-	if diff := cmp.Diff(changed(before, w.outcome()), a.Touched, opts()); diff != "" {
+	want := changed(before, w.outcome())
+	diff(owners, w.owners(), want.Frontends)
+	if diff := cmp.Diff(want, a.Touched, opts()); diff != "" {
 		w.t.Fatalf("%v: touched (-changed +named): %s", what, diff)
 	}
 	if is := !cmp.Equal(checks, w.l.HealthChecks()); a.HealthChecks != is {
@@ -55,6 +57,14 @@ func (w *world) hear(a plan.Applied) {
 }
 
 func (w *world) outcome() plan.Outcome { return w.l.Decide(w.l.All()) }
+
+func (w *world) owners() map[plan.Frontend]model.Name {
+	owners := map[plan.Frontend]model.Name{}
+	for f := range w.l.All().Frontends {
+		owners[f] = w.l.Owner(f)
+	}
+	return owners
+}
 
 // changed names what two outcomes differ in.
 func changed(before, after plan.Outcome) plan.Keys {

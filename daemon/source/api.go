@@ -37,9 +37,10 @@ const (
 // API is the source that reads an API server.
 type API struct {
 	Client *Client
-	// Node is the name of this node: of all Nodes, only it is read.
-	Node string
-	Log  logr.Logger
+	// Node is the name of this node: of all Nodes, only it is read, unless AllNodes.
+	Node     string
+	AllNodes bool
+	Log      logr.Logger
 	// Contact, if set, is told when the server cannot be heard.
 	Contact *Contact
 
@@ -86,6 +87,10 @@ func (a API) Run(ctx context.Context, sink Sink) error {
 // resources lists the kinds. The selectors leave out on the server what is not for
 // us; the converter leaves it out again.
 func (a API) resources() []resource {
+	nodes := metav1.ObjectNameField + "=" + a.Node
+	if a.AllNodes {
+		nodes = ""
+	}
 	return []resource{{
 		name: "services", client: a.Client.core,
 		labels: "!" + labelProxyName, fields: "spec.clusterIP!=" + corev1.ClusterIPNone,
@@ -94,7 +99,7 @@ func (a API) resources() []resource {
 		name: "endpointslices", client: a.Client.discovery, labels: "!" + labelHeadless,
 		object: &discoveryv1.EndpointSlice{}, list: func() runtime.Object { return &discoveryv1.EndpointSliceList{} },
 	}, {
-		name: "nodes", client: a.Client.core, fields: metav1.ObjectNameField + "=" + a.Node,
+		name: "nodes", client: a.Client.core, fields: nodes,
 		object: &corev1.Node{}, list: func() runtime.Object { return &corev1.NodeList{} },
 	}, {
 		name: "servicecidrs", client: a.Client.networking, optional: true,

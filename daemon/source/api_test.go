@@ -27,7 +27,10 @@ func follow(t *testing.T, s *apiServer) *recorder {
 	return r
 }
 
-func run(t *testing.T, a API, sink Sink) {
+// run lets a source run until the test ends.
+func run(t *testing.T, a interface {
+	Run(context.Context, Sink) error
+}, sink Sink) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

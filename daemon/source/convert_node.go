@@ -24,6 +24,9 @@ func (c converter) node(n *corev1.Node) (*model.Node, []model.Note) {
 		return nil, f.notes
 	}
 	m := &model.Node{Name: c.strings.of(n.Name), Zone: c.strings.of(n.Labels[corev1.LabelTopologyZone]), Leaving: leaving(n)}
+	if !n.CreationTimestamp.IsZero() {
+		m.Created = n.CreationTimestamp.Unix()
+	}
 	if len(n.Spec.PodCIDRs) > 0 {
 		m.PodCIDRs = f.prefixes("spec.podCIDRs", n.Spec.PodCIDRs)
 	} else if n.Spec.PodCIDR != "" {
@@ -40,6 +43,9 @@ func (c converter) node(n *corev1.Node) (*model.Node, []model.Note) {
 			} else if !slices.Contains(m.Addrs, a) {
 				m.Addrs = append(m.Addrs, a)
 			}
+		}
+		if kind == corev1.NodeInternalIP {
+			m.InternalIPs = slices.Clone(m.Addrs)
 		}
 	}
 	return m, f.notes

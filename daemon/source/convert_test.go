@@ -373,7 +373,7 @@ func TestNodesAreConverted(t *testing.T) {
 		{
 			name: "internal addresses before external ones, twice named ones once",
 			in: corev1.Node{
-				ObjectMeta: metav1.ObjectMeta{Name: "n1.example"},
+				ObjectMeta: metav1.ObjectMeta{Name: "n1.example", CreationTimestamp: metav1.Unix(7, 0)},
 				Spec:       corev1.NodeSpec{PodCIDR: "10.1.0.0/24", PodCIDRs: []string{"10.1.0.0/24", "fd01::/64"}},
 				Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 					{Type: corev1.NodeHostName, Address: "n1"},
@@ -383,7 +383,10 @@ func TestNodesAreConverted(t *testing.T) {
 					{Type: corev1.NodeInternalIP, Address: "fd02::1"},
 				}},
 			},
-			want: &model.Node{Name: "n1.example", PodCIDRs: prefixes("10.1.0.0/24", "fd01::/64"), Addrs: addrs("192.168.0.1", "fd02::1", "198.51.100.1")},
+			want: &model.Node{
+				Name: "n1.example", Created: 7, PodCIDRs: prefixes("10.1.0.0/24", "fd01::/64"),
+				Addrs: addrs("192.168.0.1", "fd02::1", "198.51.100.1"), InternalIPs: addrs("192.168.0.1", "fd02::1"),
+			},
 		},
 		{
 			name: "the single range where there are no others",

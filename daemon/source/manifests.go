@@ -26,9 +26,10 @@ const (
 // Manifests is the source that reads YAML and JSON files of a directory.
 type Manifests struct {
 	Dir string
-	// Node is the name of this node: of all Nodes, only it counts.
-	Node string
-	Log  logr.Logger
+	// Node is the name of this node: of all Nodes, only it counts, unless AllNodes.
+	Node     string
+	AllNodes bool
+	Log      logr.Logger
 
 	rescan time.Duration // for tests; 0: rescanTime
 }
@@ -40,7 +41,7 @@ func (m Manifests) Run(ctx context.Context, sink Sink) error {
 	r := &manifestRun{
 		Manifests: m,
 		dir:       newDirectory(m.Dir),
-		parser:    parser{node: m.Node, convert: converter{strings: newInterner()}},
+		parser:    parser{node: m.Node, allNodes: m.AllNodes, convert: converter{strings: newInterner()}},
 		holdings:  newHoldings(sink),
 	}
 	// The watch comes before the first look, so that no change falls between.

@@ -43,8 +43,9 @@ type sum [sha256.Size]byte
 
 // A parser makes contents of files.
 type parser struct {
-	node    string // the only Node that counts
-	convert converter
+	node     string // the only Node that counts, unless allNodes
+	allNodes bool
+	convert  converter
 }
 
 // parse reads a file. Every fault in it becomes a note, and the rest is read. What
@@ -187,7 +188,7 @@ func (p parser) object(c *content, where string, raw []byte, h header) {
 	if len(notes) > 0 {
 		s = statement{delivery: delivery{model.Change{Key: d.change.Key}, notes}, fault: true}
 	}
-	if d.change.Node != nil && d.change.Node.Name != p.node {
+	if d.change.Node != nil && d.change.Node.Name != p.node && !p.allNodes {
 		s.change.Node = nil
 	}
 	if obj.GetName() != "" {

@@ -14,10 +14,10 @@ import (
 type store struct {
 	convert converter
 	sink    Sink
-	held    map[model.Key]struct{} // delivered and not gone
-	noted   map[model.Key]struct{} // having notes
-	node    *model.Node            // as last delivered
-	listed  func()                 // called after the first complete list
+	held    map[model.Key]struct{}    // delivered and not gone
+	noted   map[model.Key]struct{}    // having notes
+	nodes   map[model.Key]*model.Node // as last delivered
+	listed  func()                    // called after the first complete list
 }
 
 func newStore(sink Sink, convert converter, listed func()) *store {
@@ -26,6 +26,7 @@ func newStore(sink Sink, convert converter, listed func()) *store {
 		sink:    sink,
 		held:    map[model.Key]struct{}{},
 		noted:   map[model.Key]struct{}{},
+		nodes:   map[model.Key]*model.Node{},
 		listed:  listed,
 	}
 }
@@ -105,15 +106,18 @@ func (s *store) pass(d delivery) {
 	key := d.change.Key
 	_, held := s.held[key]
 	switch {
-	case held && d.change.Node != nil && reflect.DeepEqual(d.change.Node, s.node):
-		// The kubelet writes its Node every few minutes, and a Node concerns every
+	case held && d.change.Node != nil && reflect.DeepEqual(d.change.Node, s.nodes[key]):
+		// Kubelets write their Nodes every few minutes, and the own Node concerns every
 		// Service.
 	case d.present():
-		s.node = d.change.Node
+		if d.change.Node != nil {
+			s.nodes[key] = d.change.Node
+		}
 		s.held[key] = struct{}{}
 		s.sink.Changed(d.change)
 	case held:
 		delete(s.held, key)
+		delete(s.nodes, key)
 		s.sink.Changed(d.change)
 	}
 	_, noted := s.noted[key]

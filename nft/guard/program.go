@@ -171,9 +171,13 @@ func (p *Program) Set(want Ranges) error {
 }
 
 // Remove takes the table out, at the end of an installation.
-func (p *Program) Remove(ctx context.Context) error {
+func (p *Program) Remove() error {
 	p.known = false
-	return p.run(ctx, p.emptied())
+	p.conn.DelTable(p.kernelTable())
+	if err := p.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
+		return p.failed("removal", errors.Join(err, p.reopen()))
+	}
+	return nil
 }
 
 // Dropped gives what the named counters have counted: packets.

@@ -21,6 +21,10 @@ const (
 	ownDevices = "onerule"
 )
 
+// tunnel is the device by which pods of nodes behind routers are reached. It has an address
+// of this node's pod ranges: answers to any other one would not come back by it.
+const tunnel = "vxlan-onerule"
+
 // A Counter is a named counter, which counts packets that are dropped.
 type Counter string
 
@@ -104,7 +108,10 @@ func chains(f nft.Family) []chain {
 			name:    "postrouting",
 			comment: "the first packet of each connection that leaves",
 			hook:    hook("nat", "postrouting", priorityMasquerade),
-			rules:   []string{leaves(f) + " masquerade fully-random"},
+			rules: []string{
+				leaves(f) + " masquerade fully-random",
+				fmt.Sprintf(`oifname %q %s saddr != @%s fib saddr type local masquerade fully-random`, tunnel, f, podRanges),
+			},
 		},
 	}
 }

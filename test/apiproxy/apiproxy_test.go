@@ -42,6 +42,7 @@ func TestClientsSeeWhatTheAPISays(t *testing.T) {
 		{"A14.21: its own role is as wide as what it asks for", testRole},
 		{"A14.22: in a pod its service account is enough", testServiceAccount},
 		{"I6: a restart of the daemon writes nothing", testRestart},
+		{"routes between nodes follow the Nodes", testPodNetwork},
 	} {
 		t.Run(step.name, func(t *testing.T) { step.test(t, c) })
 		rig.Eventually(t, "the tables hold what they did before: "+step.name, func() error {

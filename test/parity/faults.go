@@ -14,7 +14,7 @@ func reportedRows() []row {
 		{id: "R10", report: "kubernetes/kubernetes#112604", sees: "flows are cleaned and latency counted although the first write failed"},
 		{id: "R11", report: "kubernetes/kubernetes#121362", sees: "no change is lost when writes fail at random"},
 		{id: "R12", report: "kubernetes/kubernetes#122604", sees: "a Service deleted and made again and again leaves nothing behind"},
-		{id: "R15", report: "k0sproject/k0s#5760", sees: "NodePorts on loopback work, or are refused and counted", due: later},
+		{id: "R15", report: "k0sproject/k0s#5760", sees: "NodePorts on loopback work, or are refused and counted"},
 		{id: "R16", report: "kubernetes/kubernetes#131765", sees: "a pod reaches a Local load balancer IP whose endpoints are elsewhere, with every detector"},
 		{id: "R17", report: "kubernetes/kubernetes#121371", sees: "where asked for, a Local policy without local endpoints refuses"},
 		{id: "R18", report: "kubernetes/kubernetes#139629", sees: "a UDP sender to a Service scaled to zero is refused, and its packets reach no pod"},
@@ -32,8 +32,7 @@ func reportedRows() []row {
 		{id: "R37", report: "kubernetes/kubernetes#141943", sees: "conntrack settings that cannot be written do not stop the start"},
 		{id: "R38", report: "kubernetes/kubernetes#57144", sees: "a ConfigMap update is noticed"},
 		{id: "R39", report: "kubernetes/kubernetes#134648", sees: "/livez is about the process, /healthz about serving and staying"},
-		// Here a hostPort comes with the plugin's.
-		{id: "R40", report: "containernetworking/plugins#269", sees: "a hostPort does not take the traffic of a ClusterIP on its number", due: later},
+		{id: "R40", report: "containernetworking/plugins#269", sees: "a hostPort does not take the traffic of a ClusterIP on its number"},
 	}
 }
 
@@ -51,7 +50,7 @@ func furtherReportedRows() []row {
 		{id: "R5525", report: "canonical/microk8s#5525", sees: "a missing part of the kernel is one line at start, and an event"},
 		{id: "R83791", report: "kubernetes/kubernetes#83791", sees: "without a Node object Services work"},
 		{id: "R350", report: "google/nftables#350", sees: "a big flush does not fail for want of buffers"},
-		{id: "R142183", report: "kubernetes/kubernetes#142183", sees: "a loopback NodePort closes when its number changes, and is there when switched on", due: later},
+		{id: "R142183", report: "kubernetes/kubernetes#142183", sees: "a loopback NodePort closes when its number changes, and is there when switched on"},
 	}
 }
 
@@ -64,7 +63,7 @@ func foundRows() []row {
 		{id: "F5", sees: "not healthy before anything is written"},
 		{id: "F6", sees: "more clients than affinity has room for are counted, and told"},
 		{id: "F8", sees: "UDP flows of a Service, or a frontend, that is deleted are removed"},
-		{id: "F10", sees: "a NodePort leads to the same endpoints on loopback and on the node's address", due: later},
+		{id: "F10", sees: "without a local endpoint of policy Local a NodePort answers on loopback as on the node's address"},
 		{id: "F11", sees: "every range of the cluster or the node makes an address local"},
 		{id: "F13", sees: "a zone or a ServiceCIDR that changes does not wait for a long write"},
 		{id: "F14", sees: "a health check port that was taken is tried again without any other change"},

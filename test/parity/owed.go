@@ -152,15 +152,15 @@ func nodePortRows() []row {
 
 func localhostRows() []row {
 	return []row{
-		{id: "A7.1", sees: "NodePorts on loopback are not handled unless the gate is on", due: later},
-		{id: "A7.2", sees: "with an explicit loopback range TCP NodePorts answer there", due: later},
-		{id: "A7.3", sees: "all does not stand for an explicit loopback range", due: later},
-		{id: "A7.4", sees: "an external policy Local leads to local endpoints only", due: later},
-		{id: "A7.5", sees: "affinity holds for all clients of a loopback NodePort together", due: later},
-		{id: "A7.6", sees: "without endpoints or Service the port closes, and its connections too", due: later},
-		{id: "A7.7", sees: "a port that cannot be opened is logged, counted and tried again", due: later},
-		{id: "A7.8", sees: "UDP and SCTP NodePorts on loopback are refused and counted", due: later},
-		{id: "A7.9", sees: "the node pulls images from a registry on a loopback NodePort", due: later},
+		{id: "A7.1", sees: "NodePorts on loopback are not handled unless they are asked for"},
+		{id: "A7.2", sees: "with an explicit loopback range TCP NodePorts answer there"},
+		{id: "A7.3", sees: "all does not stand for an explicit loopback range"},
+		{id: "A7.4", sees: "an external policy Local leads to local endpoints only, where there are any"},
+		{id: "A7.5", sees: "affinity holds for all clients of a loopback NodePort together"},
+		{id: "A7.6", sees: "without endpoints or Service the port closes, and its connections too"},
+		{id: "A7.7", sees: "a port that cannot be opened is logged, counted and tried again"},
+		{id: "A7.8", sees: "UDP and SCTP NodePorts on loopback are refused and counted"},
+		{id: "A7.9", sees: "the node pulls images from a registry on a loopback NodePort"},
 	}
 }
 

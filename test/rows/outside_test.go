@@ -235,6 +235,22 @@ func testExternalIPs(t *testing.T, w *world) {
 			t.Errorf("an external IP is served: %s", out)
 		}
 	})
+	t.Run("D19 only in ranges, where some are given", func(t *testing.T) {
+		w.restart(t, detectBoth(fmt.Sprintf("--external-ip-cidrs=%s/32", addr.IPv4().ExternalIP(0)))...)
+		p := addr.IPv4()
+		w.put(t, "web.yaml", rawService("name: web", webSpec(p.VIP(0).String(), fmt.Sprintf(", externalIPs: [%q, %q]", p.ExternalIP(0), p.ExternalIP(1)))), webSlice(p, here(p)))
+		outside := hosts.Clients(p)[oracle.Outside]
+		w.sees(t, outside, at(p.ExternalIP(0), model.TCP, 80), reaches(true, here(p)))
+		if out := w.h.Node.Run(t, "nft", "list", "map", "ip", "onerule", "service-ips"); contains(out, p.ExternalIP(1).String()+" . ") {
+			t.Errorf("an external IP that is not allowed is served: %s", out)
+		}
+		if n := w.skips("refused-address"); n != 1 {
+			t.Errorf("%v refused addresses are counted, want 1", n)
+		}
+		if n := w.mentions("refused-address", p.ExternalIP(1).String()); n != 1 {
+			t.Errorf("the log names it %d times, want once", n)
+		}
+	})
 }
 
 func testNodePortIgnoresRanges(t *testing.T, w *world) {

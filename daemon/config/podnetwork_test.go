@@ -1,0 +1,20 @@
+package config
+
+import "testing"
+
+func TestFaultsOfThePodNetwork(t *testing.T) {
+	for arg, want := range map[string]string{
+		"--encapsulation=sometimes":   `--encapsulation: "sometimes" is neither auto, always nor never`,
+		"--vxlan-port=0":              "--vxlan-port: 0 is not within 1 to 65535",
+		"--vxlan-port=65536":          "--vxlan-port: 65536 is not within 1 to 65535",
+		"--vxlan-vni=16777216":        "--vxlan-vni: 16777216 is not within 1 to 16777215",
+		"--cni-state=here":            `--cni-state: "here" is no absolute path`,
+		"--network-status-file=here":  `--network-status-file: "here" is no absolute path`,
+		"--external-ip-cidrs=a":       `--external-ip-cidrs: "a" is not a range of addresses, like 10.244.0.0/16`,
+		"--non-masquerade-cidrs=1::/": `--non-masquerade-cidrs: "1::/" is not a range of addresses, like 10.244.0.0/16`,
+	} {
+		if got := fault(t, arg); got != want {
+			t.Errorf("%s: got %s, want %s", arg, got, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoDaemon says that nobody answers at a socket.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// A Client asks the daemon behind a socket. It is a Daemon.
+type Client struct{ Socket string }
+
+var _ Daemon = Client{}
+
+// Status asks what the daemon and its tables are like.
+func (c Client) Status(ctx context.Context) (s Status, err error) {
+	return s, c.ask(ctx, "status", nil, &s)
+}
+
+// Hits asks what was counted.
+func (c Client) Hits(ctx context.Context) (h Hits, err error) {
+	return h, c.ask(ctx, "hits", nil, &h)
+}
+
+// Services asks what is decided about all Services, or one.
+func (c Client) Services(ctx context.Context, name string) (list []Service, err error) {
+	return list, c.ask(ctx, "services", url.Values{"name": {name}}, &list)
+}
+
+// Explain asks what becomes of a packet.
+func (c Client) Explain(ctx context.Context, q Query) (e Explanation, err error) {
+	v := url.Values{"to": {q.To.String()}, "protocol": {q.Protocol}, "in": {q.In}}
+	if q.From.IsValid() {
+		v.Set("from", q.From.String())
+	}
+	return e, c.ask(ctx, "explain", v, &e)
+}
+
+// Diff asks what the daemon would change.
+func (c Client) Diff(ctx context.Context) (d Diff, err error) {
+	return d, c.ask(ctx, "diff", nil, &d)
+}
+
+func (c Client) ask(ctx context.Context, what string, v url.Values, into any) error {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{Timeout: knock}).DialContext(ctx, "unix", c.Socket)
+	}}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://oneruled/v1/"+what+"?"+v.Encode(), nil)
+	if err != nil {
+		return fmt.Errorf("make the question: %w", err)
+	}
+	response, err := (&http.Client{Transport: transport, Timeout: 2 * patience}).Do(request)
+	if err != nil {
+		return c.unheard(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if response.StatusCode != http.StatusOK {
+		var r Refusal
+		if err := json.NewDecoder(response.Body).Decode(&r); err != nil || r.Error == "" {
+			return fmt.Errorf("the daemon does not know the question %q: it may be of another version (%s)", what, response.Status)
+		}
+		return errors.New(r.Error)
+	}
+	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+		return fmt.Errorf("read the daemon's answer: %w", err)
+	}
+	return nil
+}
+
+// unheard says why there is no answer.
+func (c Client) unheard(err error) error {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("%w at %s: no such socket. Is oneruled running here, and with the same --socket?", ErrNoDaemon, c.Socket)
+	case errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("%w at %s: the one that made the socket has ended", ErrNoDaemon, c.Socket)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("the socket %s is not for this user: ask as root", c.Socket)
+	}
+	return fmt.Errorf("ask the daemon at %s: %w", c.Socket, err)
+}

@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+
+	"onerule/daemon/metrics"
+	"onerule/daemon/model"
+	"onerule/daemon/network"
+	"onerule/nft"
+)
+
+// newNetwork makes the pod network, if there is to be one.
+func (d *Daemon) newNetwork() *network.Network {
+	if !d.settings.PodNetwork.On {
+		return nil
+	}
+	return network.New(network.Config{
+		Node:     d.settings.Node,
+		Families: d.cfg.Families,
+		Settings: d.settings.PodNetwork,
+		Event: func(e network.Event) {
+			d.event(Event{Object: model.Key{Kind: model.KindNode, Name: model.Name{Name: e.Node}}, Reason: e.Reason, Note: e.Note})
+		},
+		Foreign: func(kind string) { d.metrics.ForeignChange(kind) },
+		Log:     d.cfg.Log,
+	})
+}
+
+// furtherTables gives those that are watched beside that of Services.
+func (d *Daemon) furtherTables() []string {
+	if d.network == nil {
+		return nil
+	}
+	return network.Tables()
+}
+
+// keepNetwork keeps the pod network until ctx ends, if there is to be one.
+func (d *Daemon) keepNetwork(ctx context.Context) {
+	if d.network == nil {
+		return
+	}
+	if err := d.network.Run(ctx, d.monitor, d.loaded); err != nil {
+		d.end(err)
+	}
+}
+
+// Changed takes a change of an object in. Of Nodes, Services depend on the own one only.
+func (d *Daemon) Changed(c model.Change) {
+	if d.network != nil && c.Key.Kind == model.KindNode {
+		d.network.Changed(c)
+		if c.Key.Name.Name != d.cfg.Settings.Node {
+			return
+		}
+	}
+	d.mailbox.Changed(c)
+}
+
+// Synced says that everything has been delivered once.
+func (d *Daemon) Synced() {
+	if d.network != nil {
+		d.network.Synced()
+	}
+	d.mailbox.Synced()
+}
+
+// tellFoundOut gives what others did to those whose tables it concerns.
+func (d *Daemon) tellFoundOut(found []nft.Foreign) {
+	var services, further []nft.Foreign
+	for _, f := range found {
+		if f.Kind == nft.Lost || f.Table == nft.TableName {
+			services = append(services, f)
+		}
+		if f.Kind == nft.Lost || f.Table != nft.TableName {
+			further = append(further, f)
+		}
+	}
+	if len(services) > 0 {
+		d.mailbox.foreign(services)
+	}
+	if len(further) > 0 && d.network != nil {
+		d.network.Found(further)
+	}
+}
+
+// sample gives what reads the figures of the pod network; nil: there is none.
+func (d *Daemon) sample() func() metrics.Network {
+	if d.network == nil {
+		return nil
+	}
+	return d.network.Sample
+}

@@ -1,0 +1,156 @@
+// Package network is what a node's pods need beside Services: routes to the pods of other
+// nodes, a guard against what pods must not send, masquerade to the outside, and host
+// ports. It owns those parts, tells them of Nodes, has them put right what others change,
+// and tells people and the CNI plugin what is in the way.
+package network
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"github.com/go-logr/logr"
+
+	"onerule/daemon/config"
+	"onerule/daemon/fabric"
+	"onerule/daemon/fabric/layout"
+	"onerule/daemon/model"
+	"onerule/nft"
+	"onerule/nft/forward"
+	"onerule/nft/guard"
+	"onerule/nft/hostport"
+)
+
+// Kinds of changes by others that are put right, beside those of package layout.
+const (
+	kindGuard     = "guard"
+	kindHostPorts = "hostports"
+)
+
+// An Event is for people who look at a Node.
+type Event struct{ Node, Reason, Note string }
+
+// A Config is what a Network is made with. Event and Foreign may be called from any
+// goroutine, and must not wait.
+type Config struct {
+	// Node is the name of this node.
+	Node     string
+	Families []nft.Family
+	Settings config.PodNetwork
+	Event    func(Event)
+	// Foreign counts a change by others that is put right. See Kinds.
+	Foreign func(kind string)
+	Log     logr.Logger
+}
+
+// A Network keeps a node's pods connected. Its methods can be called from any goroutine.
+type Network struct {
+	cfg    Config
+	fabric *fabric.Fabric
+	wake   chan struct{} // holds one
+
+	mu       sync.Mutex
+	nodes    map[string]layout.Node
+	synced   bool
+	changed  bool // nodes, since the fabric was told
+	found    []nft.Foreign
+	problems []layout.Problem
+	seen     seen
+	guards   map[nft.Family]*guard.Program // nil before Run
+	reported bool                          // the fabric has tried to do what it is to do
+}
+
+// Seen is what was found in the kernel.
+type seen struct {
+	barriers []forward.Barrier
+	localnet []string // devices
+	failing  error    // why the tables are not as they should be
+}
+
+// Tables gives the tables that the monitor has to watch for a Network.
+func Tables() []string { return slices.Concat(guard.Names(), hostport.Names()) }
+
+// Kinds gives the words for changes by others, for counters.
+func Kinds() []string { return append(layout.Words(), kindGuard, kindHostPorts) }
+
+// New makes a Network. It does nothing before Run runs.
+func New(cfg Config) *Network {
+	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), nodes: map[string]layout.Node{}}
+	f := fabric.Defaults()
+	f.Layout, f.PodLinks, f.Log = cfg.Settings.Layout, guard.PodLinks, cfg.Log
+	f.Problems = func(list []layout.Problem) { n.put(func() { n.problems = list }) }
+	f.Foreign = func(kind, note string) { n.repaired(kind, note) }
+	f.Reported = func() { n.put(func() { n.reported = true }) }
+	n.fabric = fabric.New(f)
+	return n
+}
+
+// Changed takes in a Node as it is now, or that it is gone.
+func (n *Network) Changed(c model.Change) {
+	n.put(func() {
+		n.changed = true
+		if c.Node == nil {
+			delete(n.nodes, c.Key.Name.Name)
+			return
+		}
+		n.nodes[c.Node.Name] = layout.Node{
+			Name: c.Node.Name, Created: c.Node.Created, PodCIDRs: c.Node.PodCIDRs, Addrs: c.Node.InternalIPs,
+		}
+	})
+}
+
+// Synced says that all Nodes were delivered once: before that, nothing is taken for gone.
+func (n *Network) Synced() { n.put(func() { n.synced = true }) }
+
+// Found takes in what others did to the tables, see nft.Monitor.
+func (n *Network) Found(found []nft.Foreign) { n.put(func() { n.found = append(n.found, found...) }) }
+
+func (n *Network) put(f func()) {
+	n.mu.Lock()
+	f()
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// A parcel is what came in since the last one.
+type parcel struct {
+	nodes    []layout.Node // nil: as before
+	found    []nft.Foreign
+	problems []layout.Problem
+}
+
+func (n *Network) take() parcel {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := parcel{found: n.found, problems: n.problems}
+	n.found = nil
+	if n.synced && n.changed {
+		n.changed = false
+		p.nodes = make([]layout.Node, 0, len(n.nodes))
+		for _, node := range n.nodes {
+			p.nodes = append(p.nodes, node)
+		}
+	}
+	return p
+}
+
+// ranges gives what decides about masquerade, once this node is known.
+func (n *Network) ranges() (guard.Ranges, bool) {
+	own, known := n.fabric.Own()
+	return guard.Ranges{Pods: own, Cluster: slices.Concat(n.fabric.PodRanges(), n.nonMasquerade())}, known
+}
+
+func (n *Network) nonMasquerade() []netip.Prefix { return n.cfg.Settings.NonMasquerade }
+
+// repaired tells of a change by others that is put right.
+func (n *Network) repaired(kind, note string) {
+	n.cfg.Foreign(kind)
+	n.event(n.cfg.Node, "NetworkChangedByOthers", kind+": "+note)
+}
+
+func (n *Network) event(node, reason, note string) {
+	n.cfg.Event(Event{Node: node, Reason: reason, Note: note})
+}

@@ -1,0 +1,137 @@
+package network
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"onerule/nft"
+)
+
+// Timing of the loop.
+const (
+	// patience is how long the tables of Services come first: the monitor that watches
+	// them counts who wrote before it listened.
+	patience = 10 * time.Second
+	// settle is how long after a change of foreign rules they are looked at: a firewall
+	// that is loaded again makes many.
+	settle = time.Second
+	// lookEvery is how often everything is looked at that nobody tells of.
+	lookEvery = 30 * time.Second
+	// A failed write is tried again after firstRetry, then twice as long each time.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 30 * time.Second
+	// between is how long after a pass the next one begins: whoever goes on changing our
+	// tables does not keep the machine busy.
+	between = 250 * time.Millisecond
+)
+
+// Run works until ctx ends, in the network namespace of the process. monitor watches
+// Tables, and services is closed once the tables of Services are loaded. What was made
+// stays.
+func (n *Network) Run(ctx context.Context, monitor *nft.Monitor, services <-chan struct{}) error {
+	t, err := openTables(n, monitor)
+	if err != nil {
+		return err
+	}
+	defer t.close()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	beside.Go(func() { n.connect(ctx) })
+	r := reporter{network: n, status: status{path: n.cfg.Settings.StatusFile, log: n.cfg.Log}}
+	l := loop{network: n, tables: t, reports: &r, elsewhere: monitor.Elsewhere(), services: services}
+	l.run(ctx)
+	return nil
+}
+
+// connect keeps the fabric running until ctx ends.
+func (n *Network) connect(ctx context.Context) {
+	for {
+		err := n.fabric.Run(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		n.cfg.Log.Error(err, "routes between nodes are not kept, beginning again", "after", time.Second)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Second):
+		}
+		n.put(func() { n.changed = true }) // it has to be told of the nodes again
+	}
+}
+
+// A loop is the goroutine that writes the tables and tells people.
+type loop struct {
+	network   *Network
+	tables    *tables
+	reports   *reporter
+	elsewhere <-chan struct{}
+	services  <-chan struct{}
+}
+
+func (l loop) run(ctx context.Context) {
+	every := time.NewTicker(lookEvery)
+	defer every.Stop()
+	look, retry, pause := time.After(0), (<-chan time.Time)(nil), (<-chan time.Time)(nil)
+	first := time.After(patience)
+	wait := firstRetry
+	for {
+		wake := l.network.wake
+		if pause != nil {
+			wake = nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-l.services:
+			l.services, l.tables.due = nil, true
+		case <-first:
+			l.tables.due = true
+		case <-l.elsewhere:
+			if look == nil {
+				look = time.After(settle)
+			}
+			continue
+		case <-look:
+			look = nil
+			l.reports.look()
+			l.reports.say()
+			continue
+		case <-every.C:
+			l.reports.look()
+			l.tables.doubtPorts()
+		case <-pause:
+			pause = nil
+			continue
+		case <-retry:
+		}
+		retry = nil
+		if err := l.pass(ctx); err != nil && ctx.Err() == nil {
+			l.network.cfg.Log.Error(err, "the tables of the pod network are not as they should be, trying again", "after", wait)
+			retry = time.After(wait)
+			wait = min(2*wait, lastRetry)
+		} else {
+			wait = firstRetry
+		}
+		pause = time.After(between)
+	}
+}
+
+// pass brings in what came in.
+func (l loop) pass(ctx context.Context) error {
+	p := l.network.take()
+	if p.nodes != nil {
+		l.network.fabric.Set(l.network.cfg.Node, p.nodes)
+		l.reports.know(p.nodes)
+	}
+	l.reports.problems(p.problems)
+	l.tables.found(p.found)
+	err := l.tables.bring(ctx)
+	l.reports.failing(err)
+	l.reports.say()
+	return err
+}
