@@ -17,11 +17,11 @@ import (
 	"onerule/test/netns"
 )
 
-// build builds programs of the modules that go.mod names, and puts the plugin beside.
+// build builds programs that are tools of test/reference, and puts the plugin beside.
 func build(t *testing.T, packages ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	cmd := exec.Command("go", append([]string{"build", "-o", dir + "/"}, packages...)...)
+	cmd := exec.Command("go", append([]string{"-C", "../test/reference", "build", "-o", dir + "/"}, packages...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %v: %v\n%s", packages, err, out)
