@@ -2,10 +2,10 @@
 # packages that are missing. The other targets write to bin/ and Go's cache.
 
 # Which packages make test runs, more flags for go test, and how many packages at
-# a time: one, since tests with real packets share the machine's cores.
+# a time: tests wait more than they work, so two share the cores well.
 PKG       ?= ./...
 TESTFLAGS ?=
-P         ?= 1
+P         ?= 2
 
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The version comes from here: Go's own stamp fails where git distrusts the clone's
