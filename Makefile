@@ -19,7 +19,7 @@ export ONERULE_BIN := $(CURDIR)/bin
 as_root := sh '$(CURDIR)/test/as-root.sh'
 
 # Packages whose tests need root: in a full run each must have passed some.
-tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/network,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover,onerule/test/process
+tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/network,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/takeover,onerule/test/process,onerule/test/ui
 
 .PHONY: help build setup test soak parity conformance demo bench lint clean
 .NOTPARALLEL:
@@ -40,6 +40,7 @@ demo: setup build ## show the main job in network namespaces of its own
 	@$(as_root) bin/demo
 
 test: setup build ## run all tests, as root; PKG=./nft/... runs some of them
+	@if go list $(PKG) | grep -q '^onerule/test/ui$$'; then sh test/setup.sh chromium; fi
 	@rm -f bin/summary
 	@CGO_ENABLED=0 go build -o bin/count ./test/count
 	@go vet $(PKG)

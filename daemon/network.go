@@ -82,6 +82,14 @@ func (d *Daemon) tellFoundOut(found []nft.Foreign) {
 	}
 }
 
+// Serving gives what is closed once the pod network serves; nil: there is to be none.
+func (d *Daemon) Serving() <-chan struct{} {
+	if d.network == nil {
+		return nil
+	}
+	return d.network.Serving()
+}
+
 // sample gives what reads the figures of the pod network; nil: there is none.
 func (d *Daemon) sample() func() metrics.Network {
 	if d.network == nil {

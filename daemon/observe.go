@@ -70,6 +70,7 @@ func (d *Daemon) observe() {
 		Counters:           d.counters,
 		HitsMode:           d.tally.mode(),
 		Hits:               d.tally.hits,
+		HitsFull:           d.tally.isFull,
 		EndpointMetrics:    metrics.EndpointMetrics(d.settings.EndpointMetrics),
 		Network:            d.sample(),
 		Log:                d.cfg.Log,

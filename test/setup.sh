@@ -3,11 +3,12 @@
 # missing, and nothing at all when nothing is. As root, or through sudo; where
 # neither works it says in one line what is missing and fails.
 #
-#   sh test/setup.sh            what make test and make demo need
+#   sh test/setup.sh            what make test and make demo need, but for what is large
 #   sh test/setup.sh NAME...    only these, named as in the table below
 set -u
 
-# What each is needed for stands in README.md. A name is a command, or a file.
+# What each is needed for stands in README.md. A name is a command, or a file. What is large,
+# and needed by the tests of test/ui only, is installed for who names it: make test does.
 table='
 make                                make
 git                                 git
@@ -19,6 +20,7 @@ modprobe                            kmod
 strace                              strace
 bpftool                             bpftool
 /etc/ssl/certs/ca-certificates.crt  ca-certificates
+chromium                            chromium  named
 '
 
 say() { echo "setup: $*" >&2; }
@@ -35,8 +37,9 @@ present() {
 
 # missing [NAME...] prints the packages that are not there.
 missing() {
-	echo "$table" | while read -r name package; do
+	echo "$table" | while read -r name package only; do
 		[ -n "$name" ] || continue
+		[ "$only" != named ] || [ $# != 0 ] || continue
 		case " ${*:-$name} " in *" $name "*) ;; *) continue ;; esac
 		present "$name" || echo "$package"
 	done

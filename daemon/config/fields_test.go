@@ -179,6 +179,7 @@ func TestA14_CA14_FDefaults(t *testing.T) {
 				PodNetwork: PodNetwork{
 					Layout:   layout.Config{Encapsulation: layout.Auto, Port: 8472, VNI: 111, ChecksumOffload: true},
 					CNIState: "/var/lib/cni/onerule", StatusFile: "/run/onerule/network.json",
+					Install: InstallCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
 				},
 				Gates: s.Gates, Config: s.Config, Warnings: s.Warnings,
 			}

@@ -126,6 +126,7 @@ func besideConfig(name string) bool {
 		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
 		"bpf-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
 		"vxlan-checksum-offload", "non-masquerade-cidrs", "cni-state", "network-status-file",
+		"install-cni", "cni-plugin", "cni-bin-dir", "cni-conf-dir", "cni-exclusive", "cni-mtu",
 	}, name)
 }
 

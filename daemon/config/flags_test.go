@@ -43,7 +43,8 @@ func TestA14_FFlagsAreKubeProxysAndOurs(t *testing.T) {
 		"bpf-dir": "auto", "endpoint-metrics": "service",
 		"external-ip-cidrs": "[]", "pod-network": "false", "encapsulation": "auto", "vxlan-port": "8472", "vxlan-vni": "111",
 		"vxlan-checksum-offload": "true", "non-masquerade-cidrs": "[]", "cni-state": "/var/lib/cni/onerule",
-		"network-status-file": "/run/onerule/network.json",
+		"network-status-file": "/run/onerule/network.json", "install-cni": "false", "cni-plugin": "",
+		"cni-bin-dir": "/opt/cni/bin", "cni-conf-dir": "/etc/cni/net.d", "cni-exclusive": "false", "cni-mtu": "0",
 	} {
 		want[name] = value
 	}
@@ -121,6 +122,12 @@ func flagCases() map[string]struct {
 		"vxlan-checksum-offload":            {[]string{"--vxlan-checksum-offload=false"}, func(s Settings) any { return s.PodNetwork.Layout.ChecksumOffload }, false},
 		"non-masquerade-cidrs":              {[]string{"--non-masquerade-cidrs=10.0.0.0/8", "--non-masquerade-cidrs=fd00::/8"}, func(s Settings) any { return fmt.Sprint(s.PodNetwork.NonMasquerade) }, "[10.0.0.0/8 fd00::/8]"},
 		"cni-state":                         {[]string{"--cni-state=/state"}, func(s Settings) any { return s.PodNetwork.CNIState }, "/state"},
+		"install-cni":                       {[]string{"--pod-network", "--install-cni"}, func(s Settings) any { return s.PodNetwork.Install.On }, true},
+		"cni-plugin":                        {[]string{"--cni-plugin=/plugin"}, func(s Settings) any { return s.PodNetwork.Install.Plugin }, "/plugin"},
+		"cni-bin-dir":                       {[]string{"--cni-bin-dir=/bin"}, func(s Settings) any { return s.PodNetwork.Install.BinDir }, "/bin"},
+		"cni-conf-dir":                      {[]string{"--cni-conf-dir=/conf"}, func(s Settings) any { return s.PodNetwork.Install.ConfDir }, "/conf"},
+		"cni-exclusive":                     {[]string{"--cni-exclusive"}, func(s Settings) any { return s.PodNetwork.Install.Exclusive }, true},
+		"cni-mtu":                           {[]string{"--cni-mtu=1400"}, func(s Settings) any { return s.PodNetwork.Install.MTU }, 1400},
 		"network-status-file":               {[]string{"--network-status-file="}, func(s Settings) any { return s.PodNetwork.StatusFile }, ""},
 		"master":                            {[]string{"--master=https://api"}, func(s Settings) any { return s.Client.Master }, "https://api"},
 		"metrics-bind-address":              {[]string{"--metrics-bind-address=0.0.0.0:80"}, func(s Settings) any { return s.Metrics }, "0.0.0.0:80"},

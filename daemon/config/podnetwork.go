@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/install"
 )
 
 // podNetworkGiven is what flags say of the pod network.
@@ -17,6 +18,15 @@ type podNetworkGiven struct {
 	checksums            bool
 	nonMasquerade        []string
 	cniState, statusFile string
+	installCNI           installGiven
+}
+
+// installGiven is what flags say of installing the CNI plugin.
+type installGiven struct {
+	on, exclusive  bool
+	binDir, netDir string
+	plugin         string
+	mtu            int
 }
 
 func (f *Flags) podNetwork(fs *pflag.FlagSet) {
@@ -29,6 +39,17 @@ func (f *Flags) podNetwork(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&g.nonMasquerade, "non-masquerade-cidrs", nil, "`ranges` that pods reach with their own address, beside the ranges of pods")
 	fs.StringVar(&g.cniState, "cni-state", "/var/lib/cni/onerule", "`folder` of the CNI plugin's state, in which host ports stand")
 	fs.StringVar(&g.statusFile, "network-status-file", "/run/onerule/network.json", "`file` in which the CNI plugin reads what this process knows; empty: none")
+	f.installCNI(fs)
+}
+
+func (f *Flags) installCNI(fs *pflag.FlagSet) {
+	g, usual := &f.given.podNetwork.installCNI, install.Usual()
+	fs.BoolVar(&g.on, "install-cni", false, "with --pod-network: place the CNI plugin, publish its list of plugins once this node's pods can be served, and keep both there")
+	fs.StringVar(&g.plugin, "cni-plugin", "", "`file` of the CNI plugin to place; empty: onerule beside this program")
+	fs.StringVar(&g.binDir, "cni-bin-dir", usual.Binaries, "`folder` where the container runtime looks for CNI plugins")
+	fs.StringVar(&g.netDir, "cni-conf-dir", usual.Lists, "`folder` where the container runtime looks for lists of CNI plugins")
+	fs.BoolVar(&g.exclusive, "cni-exclusive", false, "set lists of other CNI plugins aside, until oneruled uninstall brings them back")
+	fs.IntVar(&g.mtu, "cni-mtu", 0, "`MTU` of pods; 0: that of the way out")
 }
 
 func (r *resolver) podNetwork() {
@@ -43,7 +64,11 @@ func (r *resolver) podNetwork() {
 	if g.vni < 1 || g.vni >= 1<<24 {
 		r.wrong("--vxlan-vni", "%d is not within 1 to %d", g.vni, 1<<24-1)
 	}
-	for flag, path := range map[string]string{"--cni-state": g.cniState, "--network-status-file": g.statusFile} {
+	paths := map[string]string{
+		"--cni-state": g.cniState, "--network-status-file": g.statusFile,
+		"--cni-plugin": g.installCNI.plugin, "--cni-bin-dir": g.installCNI.binDir, "--cni-conf-dir": g.installCNI.netDir,
+	}
+	for flag, path := range paths {
 		if path != "" && !filepath.IsAbs(path) {
 			r.wrong(flag, "%q is no absolute path", path)
 		}
@@ -55,7 +80,21 @@ func (r *resolver) podNetwork() {
 		NonMasquerade: r.prefixes("--non-masquerade-cidrs", g.nonMasquerade),
 		CNIState:      g.cniState,
 		StatusFile:    g.statusFile,
+		Install:       r.installCNI(),
 	}
+}
+
+func (r *resolver) installCNI() InstallCNI {
+	g := r.flags.given.podNetwork.installCNI
+	switch {
+	case g.on && !r.flags.given.podNetwork.on:
+		r.wrong("--install-cni", "it needs --pod-network, which says when pods can be served")
+	case g.on && (g.binDir == "" || g.netDir == ""):
+		r.wrong("--install-cni", "it needs --cni-bin-dir and --cni-conf-dir")
+	case g.mtu != 0 && (g.mtu < 1280 || g.mtu > 65535):
+		r.wrong("--cni-mtu", "%d is neither 0 nor within 1280 to 65535", g.mtu)
+	}
+	return InstallCNI{On: g.on, Plugin: g.plugin, BinDir: g.binDir, ConfDir: g.netDir, Exclusive: g.exclusive, MTU: g.mtu}
 }
 
 // prefixes gives the ranges that a flag says, nil for none.

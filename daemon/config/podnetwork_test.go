@@ -10,6 +10,8 @@ func TestFaultsOfThePodNetwork(t *testing.T) {
 		"--vxlan-vni=16777216":        "--vxlan-vni: 16777216 is not within 1 to 16777215",
 		"--cni-state=here":            `--cni-state: "here" is no absolute path`,
 		"--network-status-file=here":  `--network-status-file: "here" is no absolute path`,
+		"--cni-conf-dir=here":         `--cni-conf-dir: "here" is no absolute path`,
+		"--install-cni":               "--install-cni: it needs --pod-network, which says when pods can be served",
 		"--external-ip-cidrs=a":       `--external-ip-cidrs: "a" is not a range of addresses, like 10.244.0.0/16`,
 		"--non-masquerade-cidrs=1::/": `--non-masquerade-cidrs: "1::/" is not a range of addresses, like 10.244.0.0/16`,
 	} {

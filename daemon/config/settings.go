@@ -83,6 +83,17 @@ type PodNetwork struct {
 	CNIState string
 	// StatusFile is where the daemon tells the plugin what it knows; empty: nowhere.
 	StatusFile string
+	// Install says how the plugin is installed, if this process does it.
+	Install InstallCNI
+}
+
+// An InstallCNI says where the CNI plugin is to be.
+type InstallCNI struct {
+	On              bool
+	Plugin          string // the file of it; empty: beside this program
+	BinDir, ConfDir string
+	Exclusive       bool // lists of others are set aside
+	MTU             int  // of pods; 0: the plugin's choice
 }
 
 // A Client says how to reach the API server.

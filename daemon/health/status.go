@@ -23,6 +23,8 @@ type Status struct {
 	Version, Emulation string
 	Started            time.Time
 	Metrics            http.Handler // answers /metrics
+	// UI answers /ui, for people with a browser; nil: there is none.
+	UI http.Handler
 	// Config gives the configuration in force, which encoding/json can spell. It is
 	// called from any goroutine.
 	Config func() any
@@ -46,6 +48,9 @@ func (s Status) Handler() http.Handler {
 	mux.HandleFunc("/healthz", healthz)
 	mux.HandleFunc("/healthz/ping", ping)
 	mux.Handle("/metrics", s.Metrics)
+	if s.UI != nil {
+		mux.Handle("/ui", s.UI)
+	}
 	slis.SLIMetricsWithReset{}.Install(mux)
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, proxyMode) })
 	mux.HandleFunc("/configz", s.configz)

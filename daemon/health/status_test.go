@@ -84,6 +84,18 @@ func TestA11StatusServerAnswersAtThePathsOfKubeProxy(t *testing.T) {
 	}
 }
 
+func TestThePageForPeopleIsThereIfItIsWanted(t *testing.T) {
+	if got := ask(t, status(nil), http.MethodGet, "/ui", "", ""); got.code != 404 {
+		t.Errorf("without one /ui is %d, want 404", got.code)
+	}
+	h := status(func(s *Status) {
+		s.UI = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") })
+	})
+	if got := ask(t, h, http.MethodGet, "/ui", "", ""); got.code != 200 || got.body != "page" {
+		t.Errorf("/ui is %d %q, want the page", got.code, got.body)
+	}
+}
+
 func TestA11ConfigThatCannotBeSpelledIsAnError(t *testing.T) {
 	h := status(func(s *Status) { s.Config = func() any { return func() {} } })
 	if got := ask(t, h, http.MethodGet, "/configz", "", ""); got.code != 500 || !strings.Contains(got.body, "json") {

@@ -34,8 +34,8 @@ const maxEndpoints = 10_000
 
 // hitsCollector reads what the kernel has counted when it is asked.
 type hitsCollector struct {
-	cfg                          Config
-	services, endpoints, enabled *prometheus.Desc
+	cfg                                Config
+	services, endpoints, enabled, full *prometheus.Desc
 }
 
 func newHitsCollector(cfg Config) *hitsCollector {
@@ -47,6 +47,7 @@ func newHitsCollector(cfg Config) *hitsCollector {
 		endpoints: prometheus.NewDesc("onerule_endpoint_connections_total",
 			"New connections that an endpoint of a service port was given.", append(port, "endpoint"), nil),
 		enabled: prometheus.NewDesc("onerule_bpf_enabled", "1 if the kernel counts connections, by the mode in which it sees them; 0 if it does not.", []string{"mode"}, nil),
+		full:    prometheus.NewDesc("onerule_bpf_full", "1 while connections of some endpoints are not counted, because the map of counters is full.", nil, nil),
 	}
 }
 
@@ -55,6 +56,7 @@ func (c *hitsCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.services
 	to <- c.endpoints
 	to <- c.enabled
+	to <- c.full
 }
 
 // Collect is part of prometheus.Collector.
@@ -64,6 +66,11 @@ func (c *hitsCollector) Collect(to chan<- prometheus.Metric) {
 		on = 1
 	}
 	to <- prometheus.MustNewConstMetric(c.enabled, prometheus.GaugeValue, on, c.cfg.HitsMode)
+	full := 0.0
+	if c.cfg.HitsFull != nil && c.cfg.HitsFull() {
+		full = 1
+	}
+	to <- prometheus.MustNewConstMetric(c.full, prometheus.GaugeValue, full)
 	if on == 0 || c.cfg.EndpointMetrics == NoEndpointMetrics {
 		return
 	}

@@ -116,3 +116,16 @@ func samples(t *testing.T, m *Metrics, name string, labels ...string) map[string
 	}
 	return got
 }
+
+func TestAFullMapOfCountersIsTold(t *testing.T) {
+	full := true
+	cfg := config()
+	cfg.HitsFull = func() bool { return full }
+	m := New(cfg)
+	for _, want := range []float64{1, 0} {
+		if got := samples(t, m, "onerule_bpf_full"); got[""] != want || len(got) != 1 {
+			t.Errorf("full %t: got %v, want %v", full, got, want)
+		}
+		full = false
+	}
+}

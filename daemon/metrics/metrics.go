@@ -57,9 +57,10 @@ type Config struct {
 	Counters func(ctx context.Context, family string) (Counters, error)
 	// HitsMode says how the kernel sees the connections that endpoints are given, "" if it
 	// does not count them. Hits reads what it has counted, each endpoint of a service port
-	// once.
+	// once. HitsFull says whether there is no room to count for some; nil: there always is.
 	HitsMode        string
 	Hits            func() ([]Hit, error)
+	HitsFull        func() bool
 	EndpointMetrics EndpointMetrics
 	// Network reads what there is to say of the pod network; nil: there is none.
 	Network func() Network

@@ -165,6 +165,7 @@ func TestOurOwnMetricsKeepTheirNames(t *testing.T) {
 		"onerule_pins_full_total":                      {"counter", "ip_family"},
 		"onerule_pending_change_age_seconds":           {"gauge", ""},
 		"onerule_api_lost_seconds":                     {"gauge", ""},
+		"onerule_bpf_full":                             {"gauge", ""},
 		"onerule_bpf_enabled":                          {"gauge", "mode"},
 	}
 	if diff := cmp.Diff(want, shapes(scrape(t, m), "onerule_")); diff != "" {

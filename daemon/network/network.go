@@ -15,6 +15,7 @@ import (
 	"onerule/daemon/fabric"
 	"onerule/daemon/fabric/layout"
 	"onerule/daemon/model"
+	"onerule/install"
 	"onerule/nft"
 	"onerule/nft/forward"
 	"onerule/nft/guard"
@@ -47,7 +48,13 @@ type Config struct {
 type Network struct {
 	cfg    Config
 	fabric *fabric.Fabric
-	wake   chan struct{} // holds one
+	keeper *install.Keeper // nil: others install the plugin
+	wake   chan struct{}   // holds one
+	// serving is closed when pods could be served for the first time.
+	serving chan struct{}
+	// published are the ranges that the container runtime was told; nil: none yet. Only the
+	// loop has them.
+	published []netip.Prefix
 
 	mu       sync.Mutex
 	nodes    map[string]layout.Node
@@ -71,17 +78,20 @@ type seen struct {
 func Tables() []string { return slices.Concat(guard.Names(), hostport.Names()) }
 
 // Kinds gives the words for changes by others, for counters.
-func Kinds() []string { return append(layout.Words(), kindGuard, kindHostPorts) }
+func Kinds() []string {
+	return append(layout.Words(), kindGuard, kindHostPorts, install.KindBinary, install.KindList)
+}
 
 // New makes a Network. It does nothing before Run runs.
 func New(cfg Config) *Network {
-	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), nodes: map[string]layout.Node{}}
+	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), serving: make(chan struct{}), nodes: map[string]layout.Node{}}
 	f := fabric.Defaults()
 	f.Layout, f.PodLinks, f.Log = cfg.Settings.Layout, guard.PodLinks, cfg.Log
 	f.Problems = func(list []layout.Problem) { n.put(func() { n.problems = list }) }
 	f.Foreign = func(kind, note string) { n.repaired(kind, note) }
 	f.Reported = func() { n.put(func() { n.reported = true }) }
 	n.fabric = fabric.New(f)
+	n.keeper = n.newKeeper()
 	return n
 }
 

@@ -122,13 +122,14 @@ func (r *reporter) failing(err error) {
 }
 
 // say lets the plugin know why pods can't be reached, if they can't. As long as the nodes
-// are not known, nothing is: the routes of an earlier daemon may be as good as ever.
-func (r *reporter) say() {
+// are not known, nothing is: the routes of an earlier daemon may be as good as ever. It gives
+// whether all is well.
+func (r *reporter) say() (well bool) {
 	r.network.mu.Lock()
 	seen, reported := r.network.seen, r.network.reported
 	r.network.mu.Unlock()
 	if !reported {
-		return
+		return false
 	}
 	list := []Condition{}
 	add := func(message string) { list = append(list, Condition{Code: limited, Message: message}) }
@@ -142,4 +143,5 @@ func (r *reporter) say() {
 		add(seen.failing.Error())
 	}
 	r.status.write(list)
+	return len(list) == 0
 }

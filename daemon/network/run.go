@@ -40,6 +40,9 @@ func (n *Network) Run(ctx context.Context, monitor *nft.Monitor, services <-chan
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	beside.Go(func() { n.connect(ctx) })
+	if n.keeper != nil {
+		beside.Go(func() { n.keeper.Run(ctx) })
+	}
 	r := reporter{network: n, status: status{path: n.cfg.Settings.StatusFile, log: n.cfg.Log}}
 	l := loop{network: n, tables: t, reports: &r, elsewhere: monitor.Elsewhere(), services: services}
 	l.run(ctx)
@@ -99,7 +102,7 @@ func (l loop) run(ctx context.Context) {
 		case <-look:
 			look = nil
 			l.reports.look()
-			l.reports.say()
+			l.say()
 			continue
 		case <-every.C:
 			l.reports.look()
@@ -132,6 +135,21 @@ func (l loop) pass(ctx context.Context) error {
 	l.tables.found(p.found)
 	err := l.tables.bring(ctx)
 	l.reports.failing(err)
-	l.reports.say()
+	l.say()
 	return err
+}
+
+// say tells the plugin how things are, and the container runtime once all is there: the
+// tables of Services and ours, and routes to the other nodes. What is seen may be as old as
+// lookEvery, so it looks again before that.
+func (l loop) say() {
+	served := l.services == nil && l.tables.brought
+	l.reports.status.served = served
+	if !l.reports.say() || !served || !l.network.unpublished() {
+		return
+	}
+	l.reports.look()
+	if l.reports.say() {
+		l.network.publish()
+	}
 }

@@ -26,6 +26,8 @@ type Condition struct {
 type Status struct {
 	Time       time.Time   `json:"time"`
 	Conditions []Condition `json:"conditions"` // none: all is well
+	// Served says that all was brought in once since the daemon began.
+	Served bool `json:"served"`
 }
 
 // status writes the file.
@@ -34,18 +36,20 @@ type status struct {
 	log     logr.Logger
 	written time.Time
 	last    []Condition
+	served  bool   // what is to be written
+	said    bool   // what was
 	failed  string // what was logged
 }
 
 // write brings conditions into the file, unless they stand there.
 func (s *status) write(list []Condition) {
 	now := time.Now()
-	if s.path == "" || !s.written.IsZero() && slices.Equal(list, s.last) && now.Sub(s.written) < freshen {
+	if s.path == "" || !s.written.IsZero() && slices.Equal(list, s.last) && s.served == s.said && now.Sub(s.written) < freshen {
 		return
 	}
-	err := replace(s.path, Status{Time: now.UTC(), Conditions: list})
+	err := replace(s.path, Status{Time: now.UTC(), Conditions: list, Served: s.served})
 	if err == nil {
-		s.written, s.last, s.failed = now, slices.Clone(list), ""
+		s.written, s.last, s.said, s.failed = now, slices.Clone(list), s.served, ""
 		return
 	}
 	if s.failed != err.Error() {

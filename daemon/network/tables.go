@@ -23,6 +23,7 @@ type tables struct {
 	monitor *nft.Monitor
 	guards  map[nft.Family]*guard.Program
 	due     bool // the tables of Services are loaded, or take too long
+	brought bool // all was as it should be, once
 	// ports are host ports of a folder, once there is one. known says that the kernel
 	// holds what stands there, begun that it was looked at before.
 	ports        *hostport.Ports
@@ -88,7 +89,9 @@ func (t *tables) bring(ctx context.Context) error {
 	if !t.known {
 		errs = append(errs, t.loadPorts(ctx))
 	}
-	return errors.Join(errs...)
+	err := errors.Join(errs...)
+	t.brought = t.brought || err == nil
+	return err
 }
 
 func (t *tables) guard(ctx context.Context, family nft.Family, want guard.Ranges) error {

@@ -80,6 +80,7 @@ file of kube-proxy work as they are.`,
 	flags.Register(cmd.Flags())
 	socketFlag(cmd.PersistentFlags(), &socket)
 	addCommands(cmd, &socket, does.preview, version)
+	cmd.AddCommand(installCommand(), uninstallCommand(&socket))
 	return cmd
 }
 
@@ -89,7 +90,7 @@ func help(to io.Writer, cmd *cobra.Command, flags *config.Flags) {
 		return
 	}
 	fmt.Fprintf(to, "%s\n\nUsage:\n  %s\n  oneruled COMMAND [flags]\n\nExamples:\n%s\n\n", cmd.Long, cmd.Use, cmd.Example)
-	fmt.Fprint(to, "Commands, which ask the daemon that runs on this node (oneruled COMMAND --help shows more):\n")
+	fmt.Fprint(to, "Commands, most of which ask the daemon that runs on this node (oneruled COMMAND --help shows more):\n")
 	for _, c := range cmd.Commands() {
 		if !c.Hidden && c.Name() != "help" {
 			fmt.Fprintf(to, "  %-10s %s\n", c.Name(), c.Short)

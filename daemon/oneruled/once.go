@@ -35,11 +35,7 @@ func initialize(ctx context.Context, j job) error {
 // cleanup removes our tables, the routes between nodes, and what a kube-proxy has left.
 // What is not there is no error.
 func cleanup(ctx context.Context, j job) error {
-	var errs []error
-	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
-		errs = append(errs, nft.DeleteTable(family), removeGuard(family))
-	}
-	errs = append(errs, hostport.Remove(), fabric.Remove())
+	errs := []error{removeOurs()}
 	found, err := takeover.Find(ctx)
 	errs = append(errs, err)
 	if !found.Empty() {
@@ -47,6 +43,15 @@ func cleanup(ctx context.Context, j job) error {
 		errs = append(errs, takeover.Remove(ctx, found))
 	}
 	return errors.Join(errs...)
+}
+
+// removeOurs removes our tables and the routes between nodes.
+func removeOurs() error {
+	var errs []error
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
+		errs = append(errs, nft.DeleteTable(family), removeGuard(family))
+	}
+	return errors.Join(append(errs, hostport.Remove(), fabric.Remove())...)
 }
 
 func removeGuard(family nft.Family) error {

@@ -15,6 +15,8 @@ import (
 	"onerule/daemon"
 	"onerule/daemon/config"
 	"onerule/daemon/health"
+	"onerule/daemon/inspect"
+	"onerule/daemon/inspect/page"
 	"onerule/daemon/metrics"
 	"onerule/daemon/source"
 	"onerule/nft"
@@ -48,6 +50,7 @@ func start(ctx context.Context, j job) error {
 		d.Run,
 		func(ctx context.Context) error { return from.feed(ctx, d) },
 		func(during context.Context) error { return from.tell(ctx, during) },
+		func(ctx context.Context) error { return from.connected(ctx, d) },
 		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
 		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
 		func(ctx context.Context) error { return j.serveQuestions(ctx, d) },
@@ -147,6 +150,7 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 			Started:      began,
 			Flags:        j.flagz(),
 			Metrics:      d.MetricsHandler(),
+			UI:           j.ui(d),
 			Config:       func() any { return c.Config },
 			Statusz:      c.Gates["ComponentStatusz"],
 			Profiling:    c.Profiling,
@@ -156,6 +160,14 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 	s.healthz.failed = from.failed("FailedToStartProxierHealthcheck")
 	s.metrics.failed = from.failed("FailedToStartMetricServer")
 	return s
+}
+
+// ui shows what endpoints are given; nil: who wants no metrics of that wants no page.
+func (j job) ui(d inspect.Daemon) http.Handler {
+	if metrics.EndpointMetrics(j.EndpointMetrics) == metrics.NoEndpointMetrics {
+		return nil
+	}
+	return page.Handler(d)
 }
 
 // flagz gives the flags to who asks for them; nil: nobody is to.
@@ -182,6 +194,9 @@ type origin struct {
 	feed   func(context.Context, source.Sink) error
 	events *source.Events
 	lost   func() time.Duration
+	// available tells the cluster that pods are connected, once that is so; nil: there is
+	// no cluster.
+	available func(context.Context, <-chan struct{}) error
 }
 
 func (o origin) warn(e daemon.Event) {
@@ -199,6 +214,15 @@ func (o origin) tell(asked, during context.Context) error {
 	case <-asked.Done():
 		return nil
 	}
+}
+
+// connected tells the cluster when pods are connected.
+func (o origin) connected(ctx context.Context, d *daemon.Daemon) error {
+	if o.available == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return o.available(ctx, d.Serving())
 }
 
 // lastWords tells why the node is not served.
@@ -262,9 +286,10 @@ func (j job) source() (origin, error) {
 	}
 	contact := &source.Contact{}
 	return origin{
-		feed:   source.API{Client: client, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log, Contact: contact}.Run,
-		lost:   contact.Lost,
-		events: source.NewEvents(client, j.Node, j.log),
+		feed:      source.API{Client: client, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log, Contact: contact}.Run,
+		lost:      contact.Lost,
+		events:    source.NewEvents(client, j.Node, j.log),
+		available: source.Available{Client: client, Node: j.Node, Log: j.log}.Run,
 	}, nil
 }
 

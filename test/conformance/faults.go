@@ -7,9 +7,9 @@ func faults() []Item {
 		{ID: "D2", Report: "containernetworking/plugins#498", Says: "empty and half-written files block nothing"},
 		{ID: "D3", Report: "kubernetes/kubernetes#86944", Says: "a DEL that never comes, or without a namespace, costs no address"},
 		{ID: "D5", Report: "cilium/cilium#22067", Says: "pods start and end without the daemon"},
-		{ID: "D6", Report: "cilium/cilium#23870", Says: "no list of plugins before the binaries that it names", When: Later},
-		{ID: "D7", Report: "projectcalico/calico#8932", Says: "no truncated or busy binary while it is replaced", When: Later},
-		{ID: "D8", Report: "containerd/containerd#7196", Says: "a list of plugins is never half-written, nor there before the network works", When: Later},
+		{ID: "D6", Report: "cilium/cilium#23870", Says: "no list of plugins before the binaries that it names"},
+		{ID: "D7", Report: "projectcalico/calico#8932", Says: "no truncated or busy binary while it is replaced"},
+		{ID: "D8", Report: "containerd/containerd#7196", Says: "a list of plugins is never half-written, nor there before the network works"},
 		{ID: "D10", Report: "systemd/systemd#21185", Says: "MACs are set when links are made, so udev leaves them alone"},
 		{ID: "D11", Report: "systemd/systemd#25451", Says: "routes that others delete are back within seconds", When: Later},
 		{ID: "D12", Report: "containernetworking/cni#77", Says: "links that others take down are noticed and mended", When: Later},
@@ -37,7 +37,7 @@ func faults() []Item {
 		{ID: "D38", Report: "kubernetes/kops#4533", Says: "a neighbour table that fills up is told in time", When: Later},
 		{ID: "D39", Report: "containernetworking/cni#1086", Says: "GC with an odd list deletes nothing that lives, and says why it deletes"},
 		{ID: "D40", Report: "kubernetes/kubernetes#142183", Says: "localhost NodePorts follow their Service; rows of make parity", When: Never},
-		{ID: "D42", Report: "kubernetes/kubernetes#100309", Says: "another list of plugins before ours is told", When: Later},
+		{ID: "D42", Report: "kubernetes/kubernetes#100309", Says: "another list of plugins before ours is told"},
 		{ID: "D43", Report: "containernetworking/plugins#163", Says: "masquerading takes random ports", When: Later},
 	}
 }

@@ -27,6 +27,9 @@ const (
 // errFound says that something is not as it should be, which was shown.
 var errFound = errors.New("something is not as it should be")
 
+// SomethingFound gives the error of a command that has shown what is not as it should be.
+func SomethingFound() error { return errFound }
+
 // ExitCode gives the code for an error, and whether the error has to be told.
 func ExitCode(err error) (code int, tell bool) {
 	switch {

@@ -3,6 +3,8 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +30,10 @@ func TestReadingsAreRatesAndShares(t *testing.T) {
 		}
 	})
 	t.Run("counting that began anew is no rate", func(t *testing.T) {
-		if got := rate(10, 3, 1); got != 0 {
+		hits := func(at time.Time, n uint64) inspect.Hits {
+			return inspect.Hits{At: at, Hits: []inspect.Hit{{Service: "web", Endpoint: "10.244.0.5:8080", Connections: n}}}
+		}
+		if got := inspect.ReadingOf(hits(before(time.Second), 10), hits(fixed(), 3), "rate").Services[0].Rate; got != 0 {
 			t.Errorf("got %v, want 0", got)
 		}
 	})
@@ -104,6 +109,7 @@ func TestTopIsCheckedBeforeItAsks(t *testing.T) {
 		"neither rate":   func(o *topOptions) { o.sort = "size" },
 		"100ms at least": func(o *topOptions) { o.every = 0 },
 		"not below 0":    func(o *topOptions) { o.readings = -1 },
+		"only one":       func(o *topOptions) { o.html, o.out.json = "x.html", true },
 	} {
 		o := good
 		spoil(&o)
@@ -113,5 +119,40 @@ func TestTopIsCheckedBeforeItAsks(t *testing.T) {
 	}
 	if err := good.check(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestPagesAreWrittenInOneStep(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "spread.html")
+	if err := os.WriteFile(file, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := writePage(nil, file, someReading("rate")); err != nil {
+		t.Fatal(err)
+	}
+	body, err := os.ReadFile(file)
+	if err != nil || !strings.HasPrefix(string(body), "<!doctype html>") || !strings.Contains(string(body), "10.244.1.6:8080") {
+		t.Errorf("it is %s, %v", body, err)
+	}
+	link := filepath.Join(dir, "link.html")
+	if err := os.Symlink(file, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("where it can't be, that is said", func(t *testing.T) {
+		for _, file := range []string{filepath.Join(dir, "none", "x.html"), dir, link} {
+			if err := writePage(nil, file, someReading("rate")); err == nil || !strings.HasPrefix(err.Error(), "--html: ") {
+				t.Errorf("%s: got %v", file, err)
+			}
+		}
+	})
+	t.Run("standard output", func(t *testing.T) {
+		var out strings.Builder
+		if err := writePage(&out, "-", someReading("rate")); err != nil || out.String() != string(body) {
+			t.Errorf("got %s, %v, want what is in a file", out.String(), err)
+		}
+	})
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("%v is left, %v", left, err)
 	}
 }

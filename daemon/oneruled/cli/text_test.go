@@ -61,7 +61,7 @@ func TestTexts(t *testing.T) {
 		},
 		"top":             func(s screen) { topOptions{sort: "rate"}.writeText(s, someReading("rate")) },
 		"top-services":    func(s screen) { topOptions{sort: "name", services: true, limit: 1}.writeText(s, someReading("name")) },
-		"top-nothing-yet": func(s screen) { topOptions{sort: "rate"}.writeText(s, reading{At: fixed(), Seconds: 2}) },
+		"top-nothing-yet": func(s screen) { topOptions{sort: "rate"}.writeText(s, inspect.Reading{At: fixed(), Seconds: 2}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var plainly, coloured bytes.Buffer
@@ -209,11 +209,11 @@ func difference() inspect.Diff {
 	}
 }
 
-func someReading(order string) reading {
+func someReading(order string) inspect.Reading {
 	hit := func(service, endpoint string, n uint64) inspect.Hit {
 		return inspect.Hit{Namespace: "default", Service: service, Port: "http", Protocol: "TCP", Endpoint: endpoint, Connections: n}
 	}
 	old := inspect.Hits{At: before(2 * time.Second), Hits: []inspect.Hit{hit("web", "10.244.0.5:8080", 100), hit("web", "10.244.1.6:8080", 100), hit("api", "10.244.0.9:8080", 5)}}
 	now := inspect.Hits{At: fixed(), Hits: []inspect.Hit{hit("web", "10.244.0.5:8080", 130), hit("web", "10.244.1.6:8080", 110), hit("web", "", 7000), hit("api", "10.244.0.9:8080", 5)}}
-	return readingOf(old, now, order)
+	return inspect.ReadingOf(old, now, order)
 }

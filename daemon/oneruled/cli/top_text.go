@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"onerule/daemon/inspect"
 )
 
 // What moves a terminal: home, the rest of a line, and of the screen.
@@ -16,7 +18,7 @@ const (
 )
 
 // write shows a reading: on a terminal in place of the one before.
-func (t topOptions) write(s screen, r reading, first bool) {
+func (t topOptions) write(s screen, r inspect.Reading, first bool) {
 	var text bytes.Buffer
 	t.writeText(screen{Writer: &text, colours: s.colours}, r)
 	if !s.terminal || t.readings == 1 {
@@ -38,7 +40,7 @@ func (t topOptions) write(s screen, r reading, first bool) {
 	_, _ = fmt.Fprint(s, begin+strings.Join(lines, restLine+"\n")+restLine+"\n"+restBelow)
 }
 
-func (t topOptions) writeText(s screen, r reading) {
+func (t topOptions) writeText(s screen, r inspect.Reading) {
 	sum := 0.0
 	for _, service := range r.Services {
 		sum += service.Rate
@@ -53,7 +55,7 @@ func (t topOptions) writeText(s screen, r reading) {
 		if t.limit > 0 && i == t.limit {
 			break
 		}
-		shown.add(text("%s/%s", service.Namespace, service.Service).in(cyan), text("%s", portWord(service)), text("%s", count(service.serving(), "endpoint")),
+		shown.add(text("%s/%s", service.Namespace, service.Service).in(cyan), text("%s", service.PortWord()), text("%s", count(service.Serving(), "endpoint")),
 			number("%.1f", service.Rate).in(bold), number(""), number("%d", service.Total).in(bold))
 		if t.services {
 			continue
@@ -67,22 +69,4 @@ func (t topOptions) writeText(s screen, r reading) {
 		}
 	}
 	shown.write(s)
-}
-
-// serving counts the endpoints that are there.
-func (s serviceHits) serving() int {
-	n := 0
-	for _, e := range s.Endpoints {
-		if e.Address != "" {
-			n++
-		}
-	}
-	return n
-}
-
-func portWord(s serviceHits) string {
-	if s.Port == "" {
-		return s.Protocol
-	}
-	return s.Port + "/" + s.Protocol
 }

@@ -1,0 +1,42 @@
+// Package install puts the CNI plugin onto a node, keeps it there, and takes it off again:
+// its binary and the list of plugins that runtimes read. Everything lands by a rename. It
+// also says what a node lacks.
+package install
+
+import "path/filepath"
+
+// The names of what is installed.
+const (
+	BinaryName = "onerule"
+	// ListName sorts before most others: runtimes take the first.
+	ListName = "10-onerule.conflist"
+)
+
+// Places are directories of a node, as absolute paths.
+type Places struct {
+	Binaries string // where runtimes look for plugins
+	Lists    string // where runtimes look for lists of plugins
+	State    string // of our plugin
+	// Reservations is where host-local keeps those of each network, if it is not told
+	// another place.
+	Reservations string
+	// NetworkManager is where it reads parts of its configuration.
+	NetworkManager string
+}
+
+// Usual gives where they are on most nodes.
+func Usual() Places {
+	return Places{
+		Binaries:       "/opt/cni/bin",
+		Lists:          "/etc/cni/net.d",
+		State:          "/var/lib/cni/onerule",
+		Reservations:   defaultReservations,
+		NetworkManager: "/etc/NetworkManager/conf.d",
+	}
+}
+
+// Binary gives the path of our plugin.
+func (p Places) Binary() string { return filepath.Join(p.Binaries, BinaryName) }
+
+// List gives the path of our list of plugins.
+func (p Places) List() string { return filepath.Join(p.Lists, ListName) }
