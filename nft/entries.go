@@ -125,13 +125,15 @@ func external(c Config, e Entry, proto string) Chain {
 	return chain
 }
 
-// guarded lets clients in the source ranges of a frontend on.
+// guarded lets clients in the source ranges of a frontend on. The protocol is conntrack's:
+// for meta l4proto nft has it turned around in front of a set of intervals, a single byte,
+// which Linux 6.12.117 refuses.
 func guarded(f Family, e Entry, proto string) Chain {
 	return Chain{
 		Name:    e.chain(proto),
 		Comment: "from outside, with source ranges",
 		Rules: []string{
-			fmt.Sprintf("%s daddr . meta l4proto . th dport . %s saddr @%s goto %s", f, f, AllowedSources, Entry{External: true, Local: e.Local}.chain(proto)),
+			fmt.Sprintf("%s daddr . ct original protocol . th dport . %s saddr @%s goto %s", f, f, AllowedSources, Entry{External: true, Local: e.Local}.chain(proto)),
 			"goto not-allowed",
 		},
 	}
