@@ -1,13 +1,13 @@
 package localproxy
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
-	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -17,7 +17,7 @@ const dialTimeout = 5 * time.Second
 // A port takes the connections to one address.
 type port struct {
 	at       netip.AddrPort
-	listener *net.TCPListener
+	listener end
 	cfg      Config
 	pipes    *pipes
 	work     sync.WaitGroup
@@ -25,16 +25,12 @@ type port struct {
 	mu      sync.Mutex
 	service Service
 	pin     pin
-	open    map[*net.TCPConn]bool // both ends of each connection
+	open    map[end]bool // both ends of each connection
 	closed  bool
-	ctx     context.Context // of attempts to reach an endpoint
-	cancel  context.CancelFunc
 }
 
-func newPort(at netip.AddrPort, l *net.TCPListener, s Service, pipes *pipes, cfg Config) *port {
-	p := &port{at: at, listener: l, cfg: cfg, pipes: pipes, service: s, open: map[*net.TCPConn]bool{}}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	return p
+func newPort(at netip.AddrPort, l end, s Service, pipes *pipes, cfg Config) *port {
+	return &port{at: at, listener: l, cfg: cfg, pipes: pipes, service: s, open: map[end]bool{}}
 }
 
 // A pin is the endpoint that connections go to for a time.
@@ -70,14 +66,12 @@ func (p *port) choose(now time.Time) netip.AddrPort {
 
 // close ends listening and all connections.
 func (p *port) close() {
-	_ = p.listener.Close()
-	p.cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
-	for conn := range p.open {
-		reset(conn)
-		_ = conn.Close()
+	_ = p.listener.Close()
+	for e := range p.open {
+		e.reset()
 	}
 }
 
@@ -89,9 +83,10 @@ const pause = 100 * time.Millisecond
 func (p *port) serve() {
 	said := false
 	for {
-		client, err := p.listener.AcceptTCP()
+		client, err := p.accept()
 		switch {
-		case errors.Is(err, net.ErrClosed):
+		case p.isClosed(): // with the client, if there is one
+			_ = client.Close()
 			return
 		case err != nil:
 			if !said {
@@ -106,46 +101,70 @@ func (p *port) serve() {
 	}
 }
 
+func (p *port) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// accept waits for the next client.
+func (p *port) accept() (client end, err error) {
+	fd := -1
+	waited := p.listener.raw.Read(func(l uintptr) bool {
+		for {
+			fd, _, err = syscall.Accept4(int(l), syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+			if !errors.Is(err, syscall.EINTR) && !errors.Is(err, syscall.ECONNABORTED) {
+				return !errors.Is(err, syscall.EAGAIN)
+			}
+		}
+	})
+	if err = errors.Join(waited, os.NewSyscallError("accept4", err)); err != nil {
+		return end{}, err
+	}
+	return newEnd(fd)
+}
+
 // join connects a client with an endpoint until both have said all.
-func (p *port) join(client *net.TCPConn) {
+func (p *port) join(client end) {
 	defer func() { _ = client.Close() }()
 	if !p.keep(client) {
 		return
 	}
 	defer p.forget(client)
 	endpoint := p.choose(time.Now())
-	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
-	defer cancel()
-	server, err := p.cfg.Dial(ctx, endpoint)
+	server, err := p.cfg.connect(endpoint)
 	if err != nil {
 		p.cfg.Unanswered(p.at, endpoint, err)
-		reset(client)
+		client.reset()
 		return
 	}
+	p.cfg.Given(p.at, endpoint)
 	defer func() { _ = server.Close() }()
 	if !p.keep(server) {
 		return
 	}
 	defer p.forget(server)
+	if err := server.awaitAnswer(endpoint, dialTimeout); err != nil {
+		p.cfg.Unanswered(p.at, endpoint, err)
+		client.reset()
+		return
+	}
 	p.pipes.both(client, server)
 }
 
 // keep takes note of an end, so that close ends it.
-func (p *port) keep(conn *net.TCPConn) bool {
+func (p *port) keep(e end) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return false
 	}
-	p.open[conn] = true
+	p.open[e] = true
 	return true
 }
 
-func (p *port) forget(conn *net.TCPConn) {
+func (p *port) forget(e end) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.open, conn)
+	delete(p.open, e)
 }
-
-// reset makes the other end see that the connection failed, not that it ended.
-func reset(conn *net.TCPConn) { _ = conn.SetLinger(0) }

@@ -4,9 +4,7 @@
 package localproxy
 
 import (
-	"context"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -36,8 +34,11 @@ type Config struct {
 	// descriptors perhaps; Unanswered of one that the endpoint chosen does not answer.
 	NotTaken   func(at netip.AddrPort, err error)
 	Unanswered func(at, endpoint netip.AddrPort, err error)
-	// Dial reaches an endpoint; nil for the network of this process.
-	Dial func(context.Context, netip.AddrPort) (*net.TCPConn, error)
+	// Given is told of each connection that an endpoint is given, whether it takes it or not.
+	Given func(at, endpoint netip.AddrPort)
+	// Socket makes a socket of TCP that does not block, of a family (AF_INET or AF_INET6),
+	// to reach an endpoint with; nil for one in the network of this process.
+	Socket func(family int) (fd int, err error)
 }
 
 func (c Config) withDefaults() Config {
@@ -56,8 +57,11 @@ func (c Config) withDefaults() Config {
 	if c.Unanswered == nil {
 		c.Unanswered = func(_, _ netip.AddrPort, _ error) {}
 	}
-	if c.Dial == nil {
-		c.Dial = dial
+	if c.Given == nil {
+		c.Given = func(_, _ netip.AddrPort) {}
+	}
+	if c.Socket == nil {
+		c.Socket = socket
 	}
 	return c
 }
@@ -120,6 +124,13 @@ func (p *Proxy) Listening(ipv6 bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.number[ipv6]
+}
+
+// Fault says why an address that was put is not served; "" if it is, or was not put.
+func (p *Proxy) Fault(at netip.AddrPort) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed[at]
 }
 
 // count takes note of a port that came or went.
@@ -199,24 +210,4 @@ func (p *Proxy) open(at netip.AddrPort, service Service) {
 	p.ports[at] = one
 	one.work.Go(one.serve)
 	p.count(at, 1)
-}
-
-// listen is what net.ListenTCP does, for clients of this host: none of them vanishes
-// without a word, so nobody has to be asked whether he is there.
-func listen(at netip.AddrPort) (*net.TCPListener, error) {
-	c := net.ListenConfig{KeepAlive: -1}
-	c.SetMultipathTCP(false)
-	l, err := c.Listen(context.Background(), "tcp", at.String())
-	if err != nil {
-		return nil, err
-	}
-	return l.(*net.TCPListener), nil // as the network asks for
-}
-
-func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
-	if err != nil {
-		return nil, err
-	}
-	return conn.(*net.TCPConn), nil // as the network asks for
 }

@@ -147,15 +147,12 @@ type table = map[netip.AddrPort]localproxy.Service
 func (h host) proxy(t *testing.T, cfg localproxy.Config) (set func(table), p *localproxy.Proxy) {
 	t.Helper()
 	cfg.Unanswered = func(at, endpoint netip.AddrPort, err error) { t.Logf("%s: endpoint %s: %v", at, endpoint, err) }
-	cfg.Dial = func(ctx context.Context, to netip.AddrPort) (conn *net.TCPConn, err error) {
+	cfg.Socket = func(family int) (fd int, err error) {
 		err = h.Do(func() error {
-			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
-			if err == nil {
-				conn = c.(*net.TCPConn)
-			}
+			fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 			return err
 		})
-		return conn, err
+		return fd, err
 	}
 	p = localproxy.New(cfg)
 	t.Cleanup(p.Close)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -78,7 +77,7 @@ func (p pipe) close() {
 
 // both copies in both directions until both have ended, or one has failed: then the other
 // end is to see that, too.
-func (p *pipes) both(a, b *net.TCPConn) {
+func (p *pipes) both(a, b end) {
 	var back sync.WaitGroup
 	back.Go(func() { p.oneWay(a, b) })
 	p.oneWay(b, a)
@@ -86,38 +85,28 @@ func (p *pipes) both(a, b *net.TCPConn) {
 }
 
 // oneWay copies until from has ended, which to is told.
-func (p *pipes) oneWay(to, from *net.TCPConn) {
+func (p *pipes) oneWay(to, from end) {
 	err := p.copy(to, from)
 	if err == nil {
-		err = to.CloseWrite()
+		err = to.closeWrite()
 	}
 	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the other end has gone already
 		return
 	}
-	for _, conn := range []*net.TCPConn{to, from} {
-		reset(conn)
-		_ = conn.Close()
-	}
+	to.reset()
+	from.reset()
 }
 
-func (p *pipes) copy(to, from *net.TCPConn) error {
-	source, err := from.SyscallConn()
-	if err != nil {
-		return err
-	}
-	sink, err := to.SyscallConn()
-	if err != nil {
-		return err
-	}
+func (p *pipes) copy(to, from end) error {
 	for {
-		full, n, err := p.fill(source.Read)
+		full, n, err := p.fill(from.raw.Read)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := full.drain(sink.Write, n); err != nil {
+		if err := full.drain(to.raw.Write, n); err != nil {
 			full.close() // what it holds is nobody's
 			return err
 		}
