@@ -18,6 +18,9 @@ import (
 // it is asked for, and what it made is read there and written to our table by netlink.
 // That takes CAP_SYS_ADMIN.
 
+// errNotApart is of a process that may not do that.
+var errNotApart = errors.New("nft dies of tables of others, and to run it apart takes the capability SYS_ADMIN")
+
 // died says whether nft was ended by a signal, as it is by a fault of its own.
 func died(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
@@ -74,7 +77,7 @@ func apart(ctx context.Context, family Family, script string) error {
 	if err != nil {
 		return err
 	}
-	have, err := readRaw(family)
+	have, err := readRaw(family, TableName)
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func inEmptyNamespace(f func() error) error {
 	go func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("make a network namespace to run nft in: %w", err)
+			done <- fmt.Errorf("%w: make a network namespace: %w", errNotApart, err)
 			return
 		}
 		done <- f()
@@ -113,7 +116,7 @@ func compile(ctx context.Context, family Family, list []command, have rawTable, 
 			script.WriteString(c.line)
 		case c.verb == "delete" && c.noun == "table":
 			script.Reset()
-			have = rawTable{}
+			have = rawTable{name: TableName}
 		case c.verb == "delete":
 			have.drop(c)
 		}
@@ -127,6 +130,6 @@ func compile(ctx context.Context, family Family, list []command, have rawTable, 
 		return fmt.Errorf("nft apart: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	var err error
-	*made, err = readRaw(family)
+	*made, err = readRaw(family, TableName)
 	return err
 }

@@ -70,10 +70,10 @@ func TestR4ApartDoesWhatNftDoes(t *testing.T) {
 						t.Fatalf("%s: %v", step.name, err)
 					}
 					var k inKernel
-					if err := ns.Do(func() (err error) { k, err = inspect(family); return err }); err != nil {
+					if err := ns.Do(func() (err error) { k, err = readTable(family); return err }); err != nil {
 						t.Fatal(err)
 					}
-					return ns.Run(t, "nft", "-s", "list", "ruleset"), k.digest
+					return ns.Run(t, "nft", "-s", "list", "ruleset"), k.seal
 				}
 				want, digest := run(usual, func() error { return script(step.script) })
 				got, gotDigest := run(apartly, func() error { return apart(t.Context(), family, step.script) })

@@ -14,16 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/nft"
+	"onerule/nft/inspect"
 	"onerule/test/netns"
 )
 
-func digests(t *testing.T, ns *netns.NS, family nft.Family) (chains map[string]string, all string) {
+func digests(t *testing.T, ns *netns.NS, family nft.Family) (chains map[string]string, seal string) {
 	t.Helper()
-	do(t, ns, func() (err error) {
-		chains, all, err = nft.RuleDigests(family)
-		return err
+	table := inspect.Table{Family: unix.NFPROTO_IPV4, Name: nft.TableName}
+	if family == nft.IPv6 {
+		table.Family = unix.NFPROTO_IPV6
+	}
+	chains = map[string]string{}
+	do(t, ns, func() error {
+		r, err := inspect.Open()
+		if err != nil {
+			return err
+		}
+		d, err := r.Digests(table)
+		for name, h := range d {
+			chains[name] = fmt.Sprintf("%x", h.Sum(nil))
+		}
+		seal = d.Seal()
+		return errors.Join(err, r.Close())
 	})
-	return chains, all
+	return chains, seal
 }
 
 // differing gives the chains with other digests, sorted.

@@ -115,8 +115,8 @@ func sticky(s nft.State, family nft.Family) nft.Affinity {
 // sealOf gives the chain that says what the rules are.
 func sealOf(t *testing.T, ns *netns.NS, family nft.Family) string {
 	t.Helper()
-	_, all := digests(t, ns, family)
-	return "rules-" + all
+	_, seal := digests(t, ns, family)
+	return seal
 }
 
 func addrType(family nft.Family) string {
@@ -157,6 +157,29 @@ func TestI6RulesWithOneSetMoreWriteItsElementsOnly(t *testing.T) {
 		done := load(t, ns, program(t, ns, config(family)), copyOf(want))
 		if done.Added != 5 || done.Deleted != 0 || done.Rulesets != 1 || done.Afresh != 0 {
 			t.Errorf("got %+v, want one ruleset and 5 elements", done)
+		}
+	})
+}
+
+// I6: a version that sealed the rules in another way costs that the rules are written once.
+func TestI6RulesUnderASealOfAnotherVersionAreWrittenOnce(t *testing.T) {
+	each(t, func(t *testing.T, family nft.Family) {
+		ns := netns.New(t, "node")
+		want := world(family, 50, 3)
+		sticky(want, family)
+		load(t, ns, program(t, ns, config(family)), copyOf(want))
+		healthy := sorted(listing(t, ns, family))
+		words := strings.NewReplacer("$F", family.String(), "$SEAL", sealOf(t, ns, family))
+		ns.Run(t, "nft", "-f", file(t, words.Replace("delete chain $F onerule $SEAL\nadd chain $F onerule rules-0123456789abcdef\n")))
+		done := load(t, ns, program(t, ns, config(family)), copyOf(want))
+		if done.Transactions != 2 || done.Rulesets != 1 || done.Added+done.Deleted != 0 || done.Afresh != 0 {
+			t.Errorf("got %+v, want one transaction of rules and one for their seal", done)
+		}
+		if diff := cmp.Diff(healthy, sorted(listing(t, ns, family))); diff != "" {
+			t.Errorf("the table is not as before (-before +after): %s", diff)
+		}
+		if done := load(t, ns, program(t, ns, config(family)), copyOf(want)); done.Transactions != 0 {
+			t.Errorf("the next load did %+v, want nothing", done)
 		}
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"onerule/nft/inspect"
 )
 
 // Load makes the table hold exactly want, whatever it holds now: it reads the
@@ -14,7 +16,7 @@ import (
 // elements are in.
 func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	p.known = false
-	k, err := inspect(p.rules.skeleton.Family)
+	k, err := readTable(p.rules.skeleton.Family)
 	if err != nil {
 		return err
 	}
@@ -102,13 +104,13 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err error) {
 	p.sealed = ""
 	if k.sealed() {
-		p.sealed = sealOf(k.digest)
+		p.sealed = k.seal
 	}
 	p.setRules(variable{k.order, k.affinities()})
 	if p.rules.current(k) {
 		return false, nil
 	}
-	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].base })
+	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].Base })
 	p.setRules(k.variable())
 	if err := p.rules.install(ctx, k, p.variable(), !cold); err != nil {
 		return false, err
@@ -166,15 +168,15 @@ func (p *Program) seal() error {
 	if !p.unsealed {
 		return nil
 	}
-	d, err := openDump()
+	r, err := inspect.Open()
 	if err != nil {
 		return err
 	}
-	rules, err := readDigests(d, p.rules.skeleton.Family)
-	if err := errors.Join(err, d.close()); err != nil {
+	rules, err := r.Digests(p.rules.skeleton.Family.table())
+	if err := errors.Join(err, r.Close()); err != nil {
 		return err
 	}
-	now := sealOf(rules.all())
+	now := rules.Seal()
 	done, err := p.elements.seal(p.sealed, now)
 	p.total.add(done)
 	if err != nil {

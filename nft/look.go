@@ -1,14 +1,12 @@
 package nft
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"onerule/nft/inspect"
 )
 
 // A Sight is what the kernel holds, now, of all that decides about one packet.
@@ -29,24 +27,19 @@ type Sight struct {
 // LookAt looks in the kernel for what decides about a packet, by keys: it costs the same
 // whatever the size of the table, but for ranges. Nothing is changed.
 func LookAt(c Config, p Packet) (s Sight, err error) {
-	d, err := openDump()
+	r, err := inspect.Open()
 	if err != nil {
 		return s, err
 	}
-	defer func() { _ = d.close() }()
-	for range maxDumpTries { // what a commit fell into is looked for again
-		before, err := d.generation()
-		if err != nil {
-			return s, err
-		}
-		l := &looking{dump: d, config: c, packet: p, Sight: Sight{State: NewState(), Keys: keysFor(p)}}
-		if err := l.look(); err != nil {
-			return s, fmt.Errorf("look in table %s %s: %w", c.Family, TableName, err)
-		}
+	defer func() { _ = r.Close() }()
+	err = settled(r, func() error {
+		l := &looking{reader: r, config: c, packet: p, Sight: Sight{State: NewState(), Keys: keysFor(p)}}
+		err := l.look()
 		s = l.Sight
-		if after, err := d.generation(); err != nil || after == before {
-			return s, err
-		}
+		return err
+	})
+	if err != nil {
+		return s, fmt.Errorf("look in table %s %s: %w", c.Family, TableName, err)
 	}
 	return s, nil
 }
@@ -67,14 +60,14 @@ func keysFor(p Packet) Keys {
 // A looking is a Sight that is being made.
 type looking struct {
 	Sight
-	dump   *dump
+	reader *inspect.Reader
 	config Config
 	packet Packet
 	table  inKernel
 }
 
 func (l *looking) look() (err error) {
-	if l.table, err = inspect(l.config.Family); err != nil {
+	if l.table, err = readTable(l.config.Family); err != nil {
 		return err
 	}
 	rules := rulesetWriter{skeleton: NewSkeleton(l.config)}
@@ -96,13 +89,11 @@ func (l *looking) element(e Element) (found bool, err error) {
 	if _, ok := l.table.sets[e.Set]; !ok {
 		return false, nil
 	}
-	err = l.dump.element(l.config.Family, e.Set, keyOf(e), func(raw rawElement) {
-		found = true
-		if !l.State.take(l.config.Family, e.Set, raw) {
-			key, _, _ := strings.Cut(e.Text(), " : ")
-			l.Odd = append(l.Odd, fmt.Sprintf("%s { %s }", e.Set, key))
-		}
-	})
+	raw, found, err := l.reader.Element(l.config.Family.table(), e.Set, keyOf(e))
+	if found && !l.State.take(l.config.Family, e.Set, raw) {
+		key, _, _ := strings.Cut(e.Text(), " : ")
+		l.Odd = append(l.Odd, fmt.Sprintf("%s { %s }", e.Set, key))
+	}
 	return found, err
 }
 
@@ -131,7 +122,7 @@ func (l *looking) list(set string) error {
 	if _, ok := l.table.sets[set]; !ok {
 		return nil
 	}
-	part, err := readOnce(l.dump, l.config.Family, set)
+	part, err := readOnce(l.reader, l.config.Family, set)
 	if err != nil {
 		return err
 	}
@@ -247,11 +238,12 @@ func (l *looking) pin(scope, id string, to map[string]netip.AddrPort) error {
 		if _, ok := l.table.sets[set]; !ok {
 			return nil
 		}
-		err := l.dump.element(l.config.Family, set, l.packet.Src.AsSlice(), func(e rawElement) {
-			read(&reader{family: l.config.Family, b: e.value})
-		})
+		e, there, err := l.reader.Element(l.config.Family.table(), set, l.packet.Src.AsSlice())
 		if err != nil {
 			return err
+		}
+		if there {
+			read(&reader{family: l.config.Family, b: e.Value})
 		}
 	}
 	if addr.IsValid() && port != 0 {
@@ -275,7 +267,7 @@ func (w rulesetWriter) wrong(k inKernel) string {
 		switch {
 		case !there:
 			return fmt.Sprintf("the chain %s is missing", c.Name)
-		case c.Base != nil && !have.fits(c):
+		case c.Base != nil && !fits(have, c):
 			return fmt.Sprintf("the chain %s is not hooked in where it should be", c.Name)
 		}
 	}
@@ -283,28 +275,4 @@ func (w rulesetWriter) wrong(k inKernel) string {
 		return "the rules are of another version, or of other settings"
 	}
 	return "the rules are not what they were when they were last written"
-}
-
-// element asks for one element by its key, and calls f if it is there.
-func (d *dump) element(family Family, set string, key []byte, f func(rawElement)) error {
-	body := append([]byte{nfFamily(family), unix.NFNETLINK_V0, 0, 0}, rawAttr(unix.NFTA_SET_ELEM_LIST_TABLE, cString(TableName))...)
-	body = append(body, rawAttr(unix.NFTA_SET_ELEM_LIST_SET, cString(set))...)
-	nested := slices.Clone(key)
-	for _, kind := range []uint16{unix.NFTA_DATA_VALUE, unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED, unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED} {
-		nested = rawAttr(kind, nested)
-	}
-	const kind = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_GETSETELEM
-	err := d.ask(kind, append(body, nested...), func(payload []byte) error {
-		return eachElement(payload[4:], func(e rawElement) error {
-			f(e)
-			return nil
-		})
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look up in %s: %w", set, err)
-	}
-	return nil
 }

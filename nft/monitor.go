@@ -10,6 +10,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
 )
 
 const (
@@ -199,10 +201,10 @@ func (m *Monitor) generation() (uint32, error) {
 		return 0, fmt.Errorf("ask for the generation of nftables: %w", err)
 	}
 	for _, a := range answers {
-		if len(a.Data) < nfgenSize {
+		if len(a.Data) < dump.HeaderSize {
 			continue
 		}
-		if g, ok := parseGeneration(a.Data[nfgenSize:]); ok {
+		if g, ok := parseGeneration(a.Data[dump.HeaderSize:]); ok {
 			return g.id, nil
 		}
 	}

@@ -1,9 +1,6 @@
 package nft
 
-import (
-	"errors"
-	"fmt"
-)
+import "fmt"
 
 // EventBuffer is what a monitor has for events.
 const EventBuffer = eventBuffer
@@ -30,20 +27,6 @@ func (m *Monitor) Remembers() (windows, ports int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.journal.windows), len(m.journal.ours)
-}
-
-// RuleDigests gives the digests of the chains of a family's table, and one of all.
-func RuleDigests(family Family) (map[string]string, string, error) {
-	d, err := openDump()
-	if err != nil {
-		return nil, "", err
-	}
-	chains, err := readDigests(d, family)
-	list := map[string]string{}
-	for name, h := range chains {
-		list[name] = fmt.Sprintf("%x", h.Sum(nil))
-	}
-	return list, chains.all(), errors.Join(err, d.close())
 }
 
 // Recovered says what keeps the monitor from telling everything again after a loss.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
 )
 
 // An event is one message of the kernel about nftables.
@@ -23,17 +25,13 @@ func eachEvent(b []byte, f func(event)) bool {
 			return false
 		}
 		kind, body := ne.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]
-		if kind>>8 == unix.NFNL_SUBSYS_NFTABLES && len(body) >= nfgenSize {
-			f(event{kind: uint8(kind), port: ne.Uint32(b[12:]), family: body[0], payload: body[nfgenSize:]})
+		if kind>>8 == unix.NFNL_SUBSYS_NFTABLES && len(body) >= dump.HeaderSize {
+			f(event{kind: uint8(kind), port: ne.Uint32(b[12:]), family: body[0], payload: body[dump.HeaderSize:]})
 		}
-		b = b[min(align4(size), len(b)):]
+		b = b[min(dump.Align4(size), len(b)):]
 	}
 	return len(b) == 0
 }
-
-// nfgenSize is the size of what stands before the attributes: family, version and the
-// low half of the generation.
-const nfgenSize = 4
 
 // A generation is the message that ends a transaction.
 type generation struct {
@@ -43,12 +41,12 @@ type generation struct {
 
 // parseGeneration reads the attributes of such a message.
 func parseGeneration(attrs []byte) (g generation, ok bool) {
-	err := eachAttr(attrs, func(kind uint16, v []byte) error {
+	err := dump.EachAttr(attrs, func(kind uint16, v []byte) error {
 		switch kind {
 		case unix.NFTA_GEN_ID:
-			g.id, ok = be32(v), len(v) == 4
+			g.id, ok = dump.Number(v), len(v) == 4
 		case unix.NFTA_GEN_PROC_NAME:
-			g.process = goString(v)
+			g.process = dump.Text(v)
 		}
 		return nil
 	})
@@ -94,7 +92,7 @@ func (e event) subject(name uint16) (table, object []byte) {
 		case name:
 			return table, withoutNUL(b[unix.SizeofNlAttr:size])
 		}
-		b = b[min(align4(size), len(b)):]
+		b = b[min(dump.Align4(size), len(b)):]
 	}
 	return table, object
 }

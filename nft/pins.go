@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/inspect"
 )
 
 // affinities are those that the kernel has rules for, with the time since when nobody
@@ -122,7 +124,7 @@ func (p *Program) Unpin(now time.Time) (int, error) {
 // large maps slowly, by the square of their size (131,072 pins: seconds), so they are
 // read beside everything else: one reading of a Program at a time.
 type PinReading struct {
-	dump   *dump
+	reader *inspect.Reader
 	family Family
 	ports  []*portReading
 	err    error
@@ -150,30 +152,30 @@ func (p *Program) BeginPins(now time.Time) (*PinReading, error) {
 	if len(r.ports) == 0 {
 		return nil, nil
 	}
-	if p.pinDump == nil {
+	if p.pinReader == nil {
 		var err error
-		if p.pinDump, err = openDump(); err != nil {
+		if p.pinReader, err = inspect.Open(); err != nil {
 			return nil, err
 		}
 	}
-	r.dump, p.reading = p.pinDump, true
+	r.reader, p.reading = p.pinReader, true
 	return r, nil
 }
 
 // Read reads the pins, from any goroutine.
 func (r *PinReading) Read() {
 	for _, port := range r.ports {
-		if r.err = port.read(r.dump, r.family); r.err != nil {
+		if r.err = port.read(r.reader, r.family); r.err != nil {
 			r.err = fmt.Errorf("read pins of service port %s: %w", port.id, r.err)
 			return
 		}
 	}
 }
 
-func (r *portReading) read(d *dump, family Family) error {
+func (r *portReading) read(from *inspect.Reader, family Family) error {
 	for _, scope := range pinScopes() {
 		addrs, ports := pinMaps(scope, r.id)
-		found, listings, err := readPins(d, family, addrs, ports)
+		found, listings, err := readPins(from, family, addrs, ports)
 		r.listings += listings
 		if errors.Is(err, unix.ENOENT) {
 			continue // there are none of this scope, or the affinity is gone
@@ -218,11 +220,11 @@ func (p *Program) EndPins(r *PinReading, now time.Time) (deleted int, err error)
 // closing one right after elements were deleted waits in the kernel until they are freed,
 // some 15 ms (6.18), and so does the next transaction.
 func (p *Program) closePins() error {
-	if p.pinDump == nil {
+	if p.pinReader == nil {
 		return nil
 	}
-	err := p.pinDump.close()
-	p.pinDump = nil
+	err := p.pinReader.Close()
+	p.pinReader = nil
 	return err
 }
 
@@ -253,7 +255,7 @@ type pin struct {
 	port uint16
 }
 
-func readPins(d *dump, family Family, addrs, ports string) (pins, int, error) {
+func readPins(r *inspect.Reader, family Family, addrs, ports string) (pins, int, error) {
 	all := pins{}
 	of := func(client netip.Addr) *pin {
 		if all[client] == nil {
@@ -261,16 +263,16 @@ func readPins(d *dump, family Family, addrs, ports string) (pins, int, error) {
 		}
 		return all[client]
 	}
-	err := d.elements(family, addrs, func(e rawElement) error {
-		k, v := reader{family: family, b: e.key}, reader{family: family, b: e.value}
+	err := r.EachElement(family.table(), addrs, func(e inspect.Element) error {
+		k, v := reader{family: family, b: e.Key}, reader{family: family, b: e.Value}
 		of(k.addr()).addr = v.addr()
 		return nil
 	})
 	if err != nil {
 		return nil, 1, err
 	}
-	err = d.elements(family, ports, func(e rawElement) error {
-		k, v := reader{family: family, b: e.key}, reader{family: family, b: e.value}
+	err = r.EachElement(family.table(), ports, func(e inspect.Element) error {
+		k, v := reader{family: family, b: e.Key}, reader{family: family, b: e.Value}
 		of(k.addr()).port = v.lonePort()
 		return nil
 	})

@@ -18,15 +18,10 @@ type Preview struct {
 	Changes Changes
 }
 
-// Empty says whether nothing would be written.
-func (p Preview) Empty() bool {
-	return p.Table == "" && p.Rules == "" && len(p.More)+len(p.Less)+p.Strays == 0 && p.Changes.Empty()
-}
-
 // PreviewOf says what a Load of a program with this configuration would write, and
 // writes nothing. It reads the whole table.
 func PreviewOf(c Config, want State) (p Preview, err error) {
-	k, err := inspect(c.Family)
+	k, err := readTable(c.Family)
 	if err != nil {
 		return p, err
 	}

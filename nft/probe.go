@@ -121,6 +121,9 @@ func (t trial) needed(ctx context.Context) error {
 	if failed == nil {
 		return nil
 	}
+	if errors.Is(failed, errNotApart) { // of whatever it is asked
+		return fmt.Errorf("try nftables for %s: %w", t.family.word(), failed)
+	}
 	var lacks []string
 	for _, e := range expressions(t.family) {
 		if t.run(ctx, e.rule) != nil {

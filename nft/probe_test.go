@@ -5,11 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"onerule/nft/inspect"
 	"onerule/test/netns"
 )
 
@@ -42,19 +42,18 @@ func TestA14_16VersionsBelowTheMinimumAreNamed(t *testing.T) {
 	}
 }
 
-// What the kernel sends is taken apart without a panic, whatever it is.
-func FuzzMessages(f *testing.F) {
-	f.Add([]byte{20, 0, 0, 0, 3, 0, 2, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add([]byte(strings.Repeat("\x08\x00\x01\x80\x04\x00\x01\x00", 8)))
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		_ = eachElement(b, func(e rawElement) error {
-			s := NewState()
-			for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", Endpoints.EmptySet()} {
-				_ = s.take(IPv4, set, e)
-				_ = s.take(IPv6, set, e)
-			}
-			return nil
-		})
+// Whatever an element is, it is taken or not, without a panic.
+func FuzzElements(f *testing.F) {
+	f.Add([]byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}, []byte{}, []byte{}, "balance-tcp")
+	f.Add([]byte{10, 0, 0, 1, 0, 80, 0, 0, 1, 0, 0, 0}, []byte{}, []byte{10, 1, 0, 1, 0, 80, 0, 0}, "")
+	f.Add([]byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 2, 0, 0}, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 2, 255, 255}, []byte{}, "")
+	f.Fuzz(func(_ *testing.T, key, keyEnd, value []byte, chain string) {
+		e := inspect.Element{Key: key, KeyEnd: keyEnd, Value: value, Chain: chain}
+		s := NewState()
+		for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", AllowedSources, Endpoints.EmptySet()} {
+			_ = s.take(IPv4, set, e)
+			_ = s.take(IPv6, set, e)
+		}
 	})
 }
 

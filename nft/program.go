@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/knftables"
+
+	"onerule/nft/inspect"
 )
 
 // ErrUnknown says that what the kernel holds is not known, because a write failed
@@ -31,8 +33,8 @@ type Program struct {
 	nRules     int // with all these
 	sizes      map[string]int
 	stale      stalePins
-	reading    bool  // pins are being read: see BeginPins
-	pinDump    *dump // kept: see closePins
+	reading    bool            // pins are being read: see BeginPins
+	pinReader  *inspect.Reader // kept: see closePins
 	// refused counts loads in a row whose rules nft would not write.
 	refused int
 	// sealed is the chain that seals the rules, "" for none; unsealed says that they were

@@ -8,10 +8,14 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
+	"onerule/nft/inspect"
 )
 
-// A rawTable is our table but for its elements, as attributes that make it again.
+// A rawTable is a table of ours but for its elements, as attributes that make it again.
 type rawTable struct {
+	name                   string
 	attrs                  []byte
 	sets, chains, counters []rawObject
 	rules                  map[string][][]byte // by chain, in their order
@@ -59,14 +63,14 @@ func rawRules() rawKind {
 	return rawKind{unix.NFT_MSG_GETRULE, []uint16{unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_EXPRESSIONS, unix.NFTA_RULE_USERDATA}}
 }
 
-// readRaw reads our table in the network namespace of the calling thread.
-func readRaw(family Family) (rawTable, error) {
-	t := rawTable{rules: map[string][][]byte{}}
-	d, err := openDump()
+// readRaw reads a table in the network namespace of the calling thread.
+func readRaw(family Family, table string) (rawTable, error) {
+	t := rawTable{name: table, rules: map[string][][]byte{}}
+	r, err := inspect.Open()
 	if err != nil {
 		return t, err
 	}
-	defer func() { _ = d.close() }()
+	defer func() { _ = r.Close() }()
 	for _, step := range []struct {
 		kind rawKind
 		into func(rawObject)
@@ -75,42 +79,40 @@ func readRaw(family Family) (rawTable, error) {
 		{rawSets(), func(o rawObject) { t.sets = append(t.sets, o) }},
 		{rawChains(), func(o rawObject) { t.chains = append(t.chains, o) }},
 		{rawCounters(), func(o rawObject) { t.counters = append(t.counters, o) }},
-		{rawRules(), func(o rawObject) { t.rules[o.name] = append(t.rules[o.name], o.attrs) }},
+		{rawRules(), func(o rawObject) { t.rules[o.name] = append(t.rules[o.name], taken(o.attrs)) }},
 	} {
-		if err := step.kind.read(d, family, step.into); err != nil {
-			return t, fmt.Errorf("read table %s %s: %w", family, TableName, err)
+		if err := step.kind.read(r, family, table, step.into); err != nil {
+			return t, fmt.Errorf("read table %s %s: %w", family, table, err)
 		}
 	}
 	return t, nil
 }
 
-func (k rawKind) read(d *dump, family Family, into func(rawObject)) error {
-	return d.run(unix.NFNL_SUBSYS_NFTABLES<<8|k.get, []byte{nfFamily(family), unix.NFNETLINK_V0, 0, 0}, func(body []byte) error {
-		var table string
+func (k rawKind) read(r *inspect.Reader, family Family, table string, into func(rawObject)) error {
+	return r.List(k.get, dump.Request(nfFamily(family)), func(body []byte) error {
+		attrs, err := dump.Attributes(body)
+		if err != nil {
+			return err
+		}
+		var of string
 		var o rawObject
-		err := eachAttr(body[nfgenSize:], func(kind uint16, v []byte) error {
+		err = dump.EachAttr(attrs, func(kind uint16, v []byte) error {
 			switch kind {
 			case k.attrs[0]:
-				table = goString(v)
+				of = dump.Text(v)
 			case k.attrs[1]:
-				o.name = goString(v)
+				o.name = dump.Text(v)
 			}
 			if slices.Contains(k.attrs, kind) {
-				o.attrs = append(o.attrs, rawAttr(kind, v)...)
+				o.attrs = append(o.attrs, dump.Attr(kind, v)...)
 			}
 			return nil
 		})
-		if table == TableName {
+		if of == table {
 			into(o)
 		}
 		return err
 	})
-}
-
-func rawAttr(kind uint16, value []byte) []byte {
-	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(value)))
-	b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
-	return append(b, make([]byte, align4(len(b))-len(b))...)
 }
 
 // drop forgets the object that a command names.
@@ -157,8 +159,8 @@ func (t rawTable) batch(family Family, list []command) (*batch, error) {
 	b := &batch{family: family}
 	next := map[string]int{} // rule of each chain
 	for _, c := range list {
-		table := rawAttr(unix.NFTA_TABLE_NAME, cString(TableName)) // and of chains, sets and counters
-		named := slices.Concat(table, rawAttr(unix.NFTA_SET_NAME, cString(c.name)))
+		table := dump.Name(unix.NFTA_TABLE_NAME, t.name) // and of chains, sets and counters
+		named := slices.Concat(table, dump.Name(unix.NFTA_SET_NAME, c.name))
 		switch c.verb + " " + c.noun {
 		case "add table":
 			b.add(unix.NFT_MSG_NEWTABLE, netlink.Create, t.attrs)
@@ -177,13 +179,13 @@ func (t rawTable) batch(family Family, list []command) (*batch, error) {
 			}
 			b.make(c.noun, (*t.of(c.noun))[i])
 		case "flush chain":
-			b.add(unix.NFT_MSG_DELRULE, 0, slices.Concat(table, rawAttr(unix.NFTA_RULE_CHAIN, cString(c.name))))
+			b.add(unix.NFT_MSG_DELRULE, 0, slices.Concat(table, dump.Name(unix.NFTA_RULE_CHAIN, c.name)))
 		case "delete chain":
-			b.add(unix.NFT_MSG_DELCHAIN, 0, slices.Concat(table, rawAttr(unix.NFTA_CHAIN_NAME, cString(c.name))))
+			b.add(unix.NFT_MSG_DELCHAIN, 0, slices.Concat(table, dump.Name(unix.NFTA_CHAIN_NAME, c.name)))
 		case "delete set", "delete map":
 			b.add(unix.NFT_MSG_DELSET, 0, named)
 		case "delete counter":
-			b.add(unix.NFT_MSG_DELOBJ, 0, slices.Concat(named, rawAttr(unix.NFTA_OBJ_TYPE, []byte{0, 0, 0, unix.NFT_OBJECT_COUNTER})))
+			b.add(unix.NFT_MSG_DELOBJ, 0, slices.Concat(named, dump.Attr(unix.NFTA_OBJ_TYPE, []byte{0, 0, 0, unix.NFT_OBJECT_COUNTER})))
 		default:
 			return nil, fmt.Errorf("no way to do without nft: %q", c.line)
 		}
@@ -200,14 +202,14 @@ func (b *batch) make(noun string, o rawObject) {
 		b.add(unix.NFT_MSG_NEWOBJ, netlink.Create, o.attrs)
 	default:
 		b.ids++ // by which one transaction tells sets apart
-		b.add(unix.NFT_MSG_NEWSET, netlink.Create, slices.Concat(o.attrs, rawAttr(unix.NFTA_SET_ID, binary.BigEndian.AppendUint32(nil, b.ids))))
+		b.add(unix.NFT_MSG_NEWSET, netlink.Create, slices.Concat(o.attrs, dump.Attr(unix.NFTA_SET_ID, binary.BigEndian.AppendUint32(nil, b.ids))))
 	}
 }
 
 func (b *batch) add(kind uint16, flags netlink.HeaderFlags, attrs []byte) {
 	b.messages = append(b.messages, netlink.Message{
 		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind), Flags: netlink.Request | flags},
-		Data:   append([]byte{nfFamily(b.family), unix.NFNETLINK_V0, 0, 0}, attrs...),
+		Data:   dump.Request(nfFamily(b.family), attrs),
 	})
 }
 

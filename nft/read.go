@@ -2,10 +2,13 @@ package nft
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
+
+	"onerule/nft/inspect"
 )
 
 // A stray is an element that somebody else put into a set of ours. Its key is as the
@@ -21,44 +24,43 @@ func read(family Family, names []string) (State, []stray, Operations, error) {
 	s := NewState()
 	var strays []stray
 	var done Operations
-	d, err := openDump()
+	r, err := inspect.Open()
 	if err != nil {
 		return s, nil, done, err
 	}
-	defer func() { _ = d.close() }()
+	defer func() { _ = r.Close() }()
 	for _, name := range names {
 		done.Listings++
-		odd, err := s.readSet(d, family, name)
+		odd, err := s.readSet(r, family, name)
 		if err != nil {
-			return s, nil, done, fmt.Errorf("list %s of table %s %s: %w", name, family, TableName, err)
+			return s, nil, done, fmt.Errorf("read table %s %s: %w", family, TableName, err)
 		}
 		strays = append(strays, odd...)
 	}
 	return s, strays, done, nil
 }
 
-// readSet reads one set. The kernel does not say that a listing missed elements because
-// the set changed meanwhile (6.18), so it is begun again when any commit fell into it,
-// a few times: commits to other tables do no harm.
-func (s State) readSet(d *dump, family Family, set string) ([]stray, error) {
+// readSet reads one set.
+func (s State) readSet(r *inspect.Reader, family Family, set string) ([]stray, error) {
 	var part setReading
-	for range maxDumpTries {
-		before, err := d.generation()
-		if err != nil {
-			return nil, err
-		}
-		if part, err = readOnce(d, family, set); err != nil {
-			return nil, err
-		}
-		after, err := d.generation()
-		if err != nil {
-			return nil, err
-		}
-		if before == after {
-			break
-		}
+	err := settled(r, func() (err error) {
+		part, err = readOnce(r, family, set)
+		return err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return s.merge(RangeSet(set), part), nil
+}
+
+// settled calls f, which reads something, until no commit fell into it, a few times:
+// commits to other tables do no harm. The kernel does not say that a listing missed
+// elements because the set changed meanwhile (6.18).
+func settled(r *inspect.Reader, f func() error) error {
+	if err := r.Whole(f); !errors.Is(err, inspect.ErrBusy) {
+		return err
+	}
+	return nil
 }
 
 // A setReading is what one listing of one set gave.
@@ -68,16 +70,16 @@ type setReading struct {
 	strays []stray
 }
 
-func readOnce(d *dump, family Family, set string) (setReading, error) {
+func readOnce(r *inspect.Reader, family Family, set string) (setReading, error) {
 	part := setReading{state: NewState()}
-	err := d.elements(family, set, func(e rawElement) error {
+	err := r.EachElement(family.table(), set, func(e inspect.Element) error {
 		if set == string(ServiceCIDRs) || set == string(PodCIDRs) {
-			r := reader{family: family, b: e.key}
-			part.marks = append(part.marks, mark{r.addr(), e.end})
+			k := reader{family: family, b: e.Key}
+			part.marks = append(part.marks, mark{k.addr(), e.End})
 			return nil
 		}
 		if !part.state.take(family, set, e) {
-			part.strays = append(part.strays, stray{set, slices.Clone(e.key), slices.Clone(e.keyEnd)})
+			part.strays = append(part.strays, stray{set, slices.Clone(e.Key), slices.Clone(e.KeyEnd)})
 		}
 		return nil
 	})
@@ -117,8 +119,8 @@ func (s State) merge(set RangeSet, part setReading) []stray {
 }
 
 // take adds an element to the state, unless it is not of the shape that we write.
-func (s State) take(family Family, set string, e rawElement) bool {
-	k := &reader{family: family, b: e.key}
+func (s State) take(family Family, set string, e inspect.Element) bool {
+	k := &reader{family: family, b: e.Key}
 	if m, protocol, ok := slotMapOf(set); ok {
 		return s.takeSlot(k, m, protocol, e)
 	}
@@ -138,10 +140,10 @@ func (s State) take(family Family, set string, e rawElement) bool {
 	switch {
 	case isRouteMap(set):
 		f := k.frontend(RouteMap(set).NodePorts())
-		if !k.whole() || e.chain == "" {
+		if !k.whole() || e.Chain == "" {
 			return false
 		}
-		s.Routes[RouteMap(set)][f] = e.chain
+		s.Routes[RouteMap(set)][f] = e.Chain
 	case isMemberSet(set):
 		return s.takeMember(k, set)
 	case set == AllowedSources:
@@ -152,14 +154,14 @@ func (s State) take(family Family, set string, e rawElement) bool {
 	return true
 }
 
-func (s State) takeSlot(k *reader, m SlotMap, protocol uint8, e rawElement) bool {
+func (s State) takeSlot(k *reader, m SlotMap, protocol uint8, e inspect.Element) bool {
 	f := Frontend{Protocol: protocol}
 	if !m.NodePorts() {
 		f.Addr = k.addr()
 	}
 	f.Port = k.port()
 	slot := k.number()
-	v := reader{family: k.family, b: e.value}
+	v := reader{family: k.family, b: e.Value}
 	endpoint := netip.AddrPortFrom(v.addr(), v.port())
 	if !k.whole() || !v.whole() || slot > maxSlot {
 		return false
@@ -180,9 +182,9 @@ func (s State) takeMember(k *reader, set string) bool {
 	return true
 }
 
-func (s State) takeSource(k *reader, family Family, e rawElement) bool {
+func (s State) takeSource(k *reader, family Family, e inspect.Element) bool {
 	f, from := k.frontend(false), k.addr()
-	end := reader{family: family, b: e.keyEnd}
+	end := reader{family: family, b: e.KeyEnd}
 	last, to := end.frontend(false), end.addr()
 	if !k.whole() || !end.whole() || f != last {
 		return false
@@ -252,14 +254,14 @@ func cover(start, end netip.Addr) []netip.Prefix {
 		bits := start.BitLen()
 		for bits > 0 {
 			wider := netip.PrefixFrom(start, bits-1)
-			if wider.Masked().Addr() != start || (end.IsValid() && lastOf(wider).Compare(end) >= 0) {
+			if wider.Masked().Addr() != start || (end.IsValid() && LastOf(wider).Compare(end) >= 0) {
 				break
 			}
 			bits--
 		}
 		p := netip.PrefixFrom(start, bits)
 		prefixes = append(prefixes, p)
-		start = lastOf(p).Next()
+		start = LastOf(p).Next()
 	}
 	return prefixes
 }

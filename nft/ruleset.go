@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sigs.k8s.io/knftables"
+
+	"onerule/nft/inspect"
 )
 
 // versionPrefix begins the name of an empty chain that says which skeleton the
@@ -79,7 +81,7 @@ func numbers(order []count, by find) []int {
 func (w rulesetWriter) ours(k inKernel) objects {
 	o := w.all(k.variable())
 	if k.sealed() {
-		o.chains = append(o.chains, Chain{Name: sealOf(k.digest)})
+		o.chains = append(o.chains, Chain{Name: k.seal})
 	}
 	return o
 }
@@ -106,7 +108,7 @@ func (w rulesetWriter) current(k inKernel) bool {
 		}
 	}
 	for _, c := range o.chains {
-		if have, ok := k.chains[c.Name]; !ok || !have.fits(c) || k.rules[c.Name] != len(c.Rules) {
+		if have, ok := k.chains[c.Name]; !ok || !fits(have, c) || k.rules[c.Name] != len(c.Rules) {
 			return false
 		}
 	}
@@ -124,7 +126,7 @@ func (w rulesetWriter) install(ctx context.Context, k inKernel, v variable, hook
 	for _, c := range chains {
 		if have, ok := k.chains[c.Name]; ok {
 			tx.Flush(&knftables.Chain{Name: c.Name})
-			if !have.fits(c) {
+			if !fits(have, c) {
 				tx.Delete(&knftables.Chain{Name: c.Name})
 			}
 		}
@@ -190,8 +192,8 @@ func (w rulesetWriter) leftovers(k inKernel) remainder {
 
 // unreferenced says whether a chain of somebody else's, or of other rules of ours, is
 // one that no element leads to: it goes together with the rules.
-func unreferenced(name string, c kernelChain) bool {
-	return c.base || strings.HasPrefix(name, versionPrefix) || strings.HasPrefix(name, sealPrefix)
+func unreferenced(name string, c inspect.Chain) bool {
+	return c.Base || strings.HasPrefix(name, versionPrefix) || strings.HasPrefix(name, inspect.SealPrefix)
 }
 
 // remove deletes what no element leads to.

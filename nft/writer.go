@@ -10,6 +10,8 @@ import (
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
 )
 
 const (
@@ -73,18 +75,6 @@ func (w *elementWriter) watchedBy(m *Monitor) {
 	w.monitor = m
 	if m != nil {
 		w.closed = m.Own(w.port)
-	}
-}
-
-// firstOf gives the first of the errors that one transaction gave, one for each
-// message: they say the same.
-func firstOf(err error) error {
-	for {
-		var list interface{ Unwrap() []error }
-		if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
-			return err
-		}
-		err = list.Unwrap()[0]
 	}
 }
 
@@ -167,7 +157,7 @@ func (w *elementWriter) writeSteps(steps []Step, done *Operations) error {
 // which the next transaction would take for its own: it gets a new socket.
 func (w *elementWriter) flush(done *Operations) error {
 	if err := w.conn.Flush(); err != nil {
-		err = fmt.Errorf("write elements of table %s %s: %w", w.family, TableName, firstOf(err))
+		err = fmt.Errorf("write elements of table %s %s: %w", w.family, TableName, dump.First(err))
 		return errors.Join(err, w.reopen())
 	}
 	done.Transactions++
@@ -283,8 +273,8 @@ func (w *elementWriter) deleteHalves(sets []string, keys []nftables.SetElement, 
 func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 	var list []nftables.SetElement
 	for i, p := range prefixes {
-		start, end := p.Masked().Addr(), lastOf(p).Next()
-		if n := len(list); n > 0 && i > 0 && lastOf(prefixes[i-1]).Next() == start {
+		start, end := p.Masked().Addr(), LastOf(p).Next()
+		if n := len(list); n > 0 && i > 0 && LastOf(prefixes[i-1]).Next() == start {
 			list = list[:n-1]
 		} else {
 			list = append(list, nftables.SetElement{Key: start.AsSlice()})
@@ -296,8 +286,8 @@ func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 	return list
 }
 
-// lastOf gives the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
+// LastOf gives the last address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(b)*8; bit++ {
 		b[bit/8] |= 0x80 >> (bit % 8)
@@ -352,7 +342,7 @@ func keyEndOf(e Element) []byte {
 	if e.Set != AllowedSources {
 		return nil
 	}
-	return appendAddr(appendFrontend(nil, e.Frontend), lastOf(e.Source))
+	return appendAddr(appendFrontend(nil, e.Frontend), LastOf(e.Source))
 }
 
 func appendFrontend(b []byte, f Frontend) []byte {

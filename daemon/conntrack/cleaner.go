@@ -18,6 +18,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"onerule/nft"
+	"onerule/nft/flows"
 )
 
 // betweenPasses is how long after a pass over conntrack the next one may follow. It is
@@ -73,7 +74,7 @@ func (p Pass) Deleted() int { return p.Untranslated + p.Stale }
 type Cleaner struct {
 	cfg Config
 	// pass looks once at the whole table.
-	pass func(ctx context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error)
+	pass func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error)
 	wake chan struct{}
 
 	mu       sync.Mutex
@@ -86,7 +87,7 @@ type Cleaner struct {
 func New(cfg Config) *Cleaner {
 	return &Cleaner{
 		cfg: cfg,
-		pass: func(ctx context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error) {
+		pass: func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error) {
 			return sweep(ctx, cfg.Family, translated, stale)
 		},
 		wake:     make(chan struct{}, 1),
@@ -198,7 +199,7 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 	node := c.node
 	c.mu.Unlock()
 	start := time.Now()
-	p, err := c.pass(ctx, translated, func(f flow) (bool, error) { return c.stale(all, node, f) })
+	p, err := c.pass(ctx, translated, func(f flows.Flow) (bool, error) { return c.stale(all, node, f) })
 	p.Took, p.Err = time.Since(start), err
 	if c.cfg.Passed != nil {
 		c.cfg.Passed(p)
@@ -218,8 +219,9 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 
 // stale says whether a flow is, by the marks of a pass and by all that was expected since
 // it began: an endpoint may have come, or a frontend gone.
-func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flow) (bool, error) {
-	frontend, m, ok := all.of(f.to, node)
+func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flows.Flow) (bool, error) {
+	to := frontendOf(f)
+	frontend, m, ok := all.of(to, node)
 	if !ok {
 		return false, nil
 	}
@@ -228,7 +230,7 @@ func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flow) (bool, error
 	}
 	c.mu.Lock()
 	newer := view{c.expected, c.pending}
-	now, ok := newer.find(f.to)
+	now, ok := newer.find(to)
 	if !ok {
 		now, ok = newer.find(frontend)
 	}
@@ -236,7 +238,7 @@ func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flow) (bool, error
 	switch {
 	case !ok:
 		return true, nil
-	case !f.translated:
+	case !f.Translated:
 		return now.owned, nil
 	}
 	return now.stale(f)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/nft"
+	"onerule/nft/flows"
 )
 
 // A swept runs a cleaner in the time of a synctest bubble. The pass notes when it was and
@@ -49,7 +50,7 @@ func beside(t *testing.T, f func(*swept)) {
 }
 
 // look is a pass over a table with a flow of each kind for each of 20 ports.
-func (s *swept) look(_ context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error) {
+func (s *swept) look(_ context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error) {
 	s.during()
 	var untranslated, left []int
 	for port := range 20 {

@@ -19,15 +19,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/nft"
+	"onerule/nft/dump"
+	"onerule/nft/flows"
 	"onerule/test/netns"
 )
 
-// Attributes by which entries are made, beside those that the product reads.
+// Attributes by which entries are made, beside those of tuples.
 const (
-	ctNew        = unix.NFNL_SUBSYS_CTNETLINK << 8
-	ctaTimeout   = 7
-	ctaNATDst    = 13
-	ctaProtoInfo = 4
+	ctNew         = unix.NFNL_SUBSYS_CTNETLINK << 8
+	ctaTupleOrig  = 1
+	ctaTupleReply = 2
+	ctaProtoInfo  = 4
+	ctaTimeout    = 7
+	ctaNATDst     = 13
+	ctaZone       = 18
 )
 
 // An entry is a flow as it stands in the kernel.
@@ -40,10 +45,10 @@ type entry struct {
 
 // message gives the request that makes the entry.
 func (e entry) message() []byte {
-	family := nft.IPv4
+	family := uint8(unix.NFPROTO_IPV4)
 	least, most := uint16(1), uint16(2) // of CTA_NAT_V4_MINIP and MAXIP
 	if e.dst.Addr().Is6() {
-		family, least, most = nft.IPv6, 4, 5
+		family, least, most = unix.NFPROTO_IPV6, 4, 5
 	}
 	attrs := slices.Concat(
 		attr(ctaTupleOrig|unix.NLA_F_NESTED, encode(e.src, e.dst, e.protocol)...),
@@ -65,7 +70,7 @@ func (e entry) message() []byte {
 		attrs = append(attrs, attr(ctaNATDst|unix.NLA_F_NESTED, slices.Concat(attr(least, a...), attr(most, a...),
 			attr(3|unix.NLA_F_NESTED, slices.Concat(attr(1, port...), attr(2, port...))...))...)...)
 	}
-	body := append(header(family), attrs...)
+	body := dump.Request(family, attrs)
 	ne := binary.NativeEndian
 	b := ne.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	b = ne.AppendUint16(b, ctNew)
@@ -284,18 +289,18 @@ func TestTranslatedFlowsAreNotAskedForInVain(t *testing.T) {
 func TestAnEntryThatIsGoneIsNoError(t *testing.T) {
 	e := entry{protocol: udp, src: netip.MustParseAddrPort("198.51.100.1:40000"), dst: netip.AddrPortFrom(vip, 53), answers: endpointB}
 	for name, c := range map[string]struct {
-		meanwhile func(flow) error
+		meanwhile func(flows.Flow) error
 		left      int
 	}{
-		"it is gone":                  {func(flow) error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }, 0},
-		"another one is in its place": {func(f flow) error { f.id[0] ^= 1; return nil }, 1},
+		"it is gone":                  {func(flows.Flow) error { return netlink.ConntrackTableFlush(netlink.ConntrackTable) }, 0},
+		"another one is in its place": {func(f flows.Flow) error { f.ID[0] ^= 1; return nil }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := host(t)
 			create(t, ns, []entry{e})
 			var pass Pass
 			err := ns.Do(func() (err error) {
-				pass, err = sweep(t.Context(), nft.IPv4, true, func(f flow) (bool, error) { return true, c.meanwhile(f) })
+				pass, err = sweep(t.Context(), nft.IPv4, true, func(f flows.Flow) (bool, error) { return true, c.meanwhile(f) })
 				return err
 			})
 			if got := present(t, ns, nft.IPv4)[e.String()]; err != nil || pass.Read != 1 || pass.Deleted() != 0 || got != c.left {
@@ -312,7 +317,7 @@ func TestAPassEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
 	err := ns.Do(func() error {
-		_, err := sweep(ctx, nft.IPv4, true, func(flow) (bool, error) { seen++; cancel(); return false, nil })
+		_, err := sweep(ctx, nft.IPv4, true, func(flows.Flow) (bool, error) { seen++; cancel(); return false, nil })
 		return err
 	})
 	if seen != 1 || !errors.Is(err, context.Canceled) {
@@ -338,8 +343,8 @@ func many(n int) []entry {
 func TestR20ALargeTableIsReadOnceAndNeverHeld(t *testing.T) {
 	const frontends, growth = 10_000, 1 << 20
 	ns := host(t)
-	flows := min(120, room(t, ns)*4/5/1000) * 1000
-	create(t, ns, many(flows))
+	size := min(120, room(t, ns)*4/5/1000) * 1000
+	create(t, ns, many(size))
 	var got Pass
 	c := New(Config{Family: nft.IPv4, Passed: func(p Pass) { got = p }, Log: logr.Discard()})
 	for i := range frontends {
@@ -349,9 +354,9 @@ func TestR20ALargeTableIsReadOnceAndNeverHeld(t *testing.T) {
 	marked := c.take()
 	before, most, seen := heap(), uint64(0), 0
 	pass := c.pass
-	c.pass = func(ctx context.Context, translated bool, stale func(flow) (bool, error)) (Pass, error) {
-		return pass(ctx, translated, func(f flow) (bool, error) {
-			if seen++; seen%(flows/10) == 0 {
+	c.pass = func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error) {
+		return pass(ctx, translated, func(f flows.Flow) (bool, error) {
+			if seen++; seen%(size/10) == 0 {
 				most = max(most, heap())
 			}
 			return stale(f)
@@ -360,13 +365,13 @@ func TestR20ALargeTableIsReadOnceAndNeverHeld(t *testing.T) {
 	if err := ns.Do(func() error { c.round(t.Context(), marked, nil); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if got.Listings != 1 || got.Read != flows || got.Stale != flows/10 {
-		t.Errorf("got %+v; want %d of %d entries deleted in 1 listing", got, flows/10, flows)
+	if got.Listings != 1 || got.Read != size || got.Stale != size/10 {
+		t.Errorf("got %+v; want %d of %d entries deleted in 1 listing", got, size/10, size)
 	}
 	if most == 0 || most > before+growth {
-		t.Errorf("the heap grew from %d to %d bytes while %d entries were read, more than by %d", before, most, flows, growth)
+		t.Errorf("the heap grew from %d to %d bytes while %d entries were read, more than by %d", before, most, size, growth)
 	}
-	t.Logf("%d entries, %d of them deleted: %v, heap %d to %d bytes", flows, got.Stale, got.Took, before, most)
+	t.Logf("%d entries, %d of them deleted: %v, heap %d to %d bytes", size, got.Stale, got.Took, before, most)
 }
 
 // room gives how many entries the kernel allows.

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/nft"
+	"onerule/nft/flows"
 )
 
 // Facts say what is so of a frontend once a write is done. The lists may be in any order.
@@ -68,11 +69,11 @@ func sorted(list []netip.AddrPort) []netip.AddrPort {
 }
 
 // stale says whether a flow to the frontend is.
-func (m mark) stale(f flow) (bool, error) {
-	if !f.translated || !m.translated {
-		return !f.translated && m.untranslated, nil
+func (m mark) stale(f flows.Flow) (bool, error) {
+	if !f.Translated || !m.translated {
+		return !f.Translated && m.untranslated, nil
 	}
-	endpoint, err := f.endpoint()
+	endpoint, err := f.Answer()
 	if err != nil || m.lists == nil {
 		return err == nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/nft"
+	"onerule/nft/dump"
+	"onerule/nft/flows"
 )
 
 var (
@@ -26,12 +28,21 @@ const (
 	sctp = unix.IPPROTO_SCTP
 )
 
+// Attributes of tuples, from the kernel's linux/netfilter/nfnetlink_conntrack.h.
+const (
+	ctaTupleIP    = 1
+	ctaTupleProto = 2
+	ctaIPv4Src    = 1
+	ctaIPv4Dst    = 2
+	ctaIPv6Src    = 3
+	ctaIPv6Dst    = 4
+	ctaProtoNum   = 1
+	ctaProtoSrc   = 2
+	ctaProtoDst   = 3
+)
+
 // attr gives a netlink attribute.
-func attr(kind uint16, value ...byte) []byte {
-	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofNlAttr+len(value)))
-	b = append(binary.NativeEndian.AppendUint16(b, kind), value...)
-	return append(b, make([]byte, -len(b)&3)...)
-}
+func attr(kind uint16, value ...byte) []byte { return dump.Attr(kind, value) }
 
 // encode gives a tuple as attributes.
 func encode(src, dst netip.AddrPort, protocol uint8) []byte {
@@ -46,10 +57,10 @@ func encode(src, dst netip.AddrPort, protocol uint8) []byte {
 }
 
 // flowTo gives a flow that somebody answers: with a DNAT unless that is its destination.
-func flowTo(to nft.Frontend, answers netip.AddrPort) flow {
+func flowTo(to nft.Frontend, answers netip.AddrPort) flows.Flow {
 	client := netip.MustParseAddrPort("198.51.100.1:40000")
 	dst := netip.AddrPortFrom(to.Addr, to.Port)
-	return flow{to: to, translated: answers != dst, reply: encode(answers, client, to.Protocol)}
+	return flows.Flow{Protocol: to.Protocol, To: dst, Translated: answers != dst, Reply: encode(answers, client, to.Protocol)}
 }
 
 // Of the flows to a frontend those go that its packets must not follow any more.

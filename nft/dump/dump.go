@@ -144,22 +144,3 @@ func refusal(body []byte) error {
 	}
 	return nil
 }
-
-// EachAttr walks netlink attributes, without their flags for nesting and byte order. An
-// error of f ends the walk and is given back as it is.
-func EachAttr(b []byte, f func(kind uint16, value []byte) error) error {
-	for len(b) >= unix.SizeofNlAttr {
-		size, kind := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-		if size < unix.SizeofNlAttr || size > len(b) {
-			return errors.New("netlink attribute of an impossible length")
-		}
-		if err := f(kind&^(unix.NLA_F_NESTED|unix.NLA_F_NET_BYTEORDER), b[unix.SizeofNlAttr:size]); err != nil {
-			return err
-		}
-		b = b[min(Align4(size), len(b)):]
-	}
-	return nil
-}
-
-// Align4 rounds a length in bytes up to where the next message or attribute begins.
-func Align4(n int) int { return (n + 3) &^ 3 }

@@ -5,7 +5,6 @@ package forward
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -72,7 +71,7 @@ func barriers(r *inspect.Reader, links string) (list []Barrier, err error) {
 		if !ok || !c.Base || c.Hook != unix.NF_INET_FORWARD || strings.HasPrefix(c.Table, ours) {
 			continue
 		}
-		rules, err := r.Rules(c.Family, c.Table)
+		rules, err := r.Rules(inspect.Table{Family: c.Family, Name: c.Table})
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +203,7 @@ func verdictOf(data []byte) (end, string) {
 		drop, accept       = 0, 1
 		jump, gone, goBack = -3, -4, -5
 	)
-	value := child(child(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
+	value := dump.Find(dump.Find(data, unix.NFTA_IMMEDIATE_DATA), unix.NFTA_DATA_VERDICT)
 	if value == nil {
 		return passes, "" // a value for a register
 	}
@@ -226,27 +225,11 @@ func verdictOf(data []byte) (end, string) {
 
 // compared gives what a comparison compares with.
 func compared(data []byte) []byte {
-	return child(child(data, unix.NFTA_CMP_DATA), unix.NFTA_DATA_VALUE)
-}
-
-// child gives an attribute, nil if there is none.
-func child(b []byte, kind uint16) (value []byte) {
-	_ = dump.EachAttr(b, func(k uint16, v []byte) error { // what is broken has none
-		if k == kind {
-			value = v
-		}
-		return nil
-	})
-	return value
+	return dump.Find(dump.Find(data, unix.NFTA_CMP_DATA), unix.NFTA_DATA_VALUE)
 }
 
 func attribute(b []byte, kind uint16) string {
-	return strings.TrimRight(string(child(b, kind)), "\x00")
+	return dump.Text(dump.Find(b, kind))
 }
 
-func number(b []byte, kind uint16) uint32 {
-	if v := child(b, kind); len(v) == 4 {
-		return binary.BigEndian.Uint32(v)
-	}
-	return 0
-}
+func number(b []byte, kind uint16) uint32 { return dump.Number(dump.Find(b, kind)) }

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -39,16 +38,9 @@ func ranges(p addr.Plan) guard.Ranges {
 	return guard.Ranges{Pods: []netip.Prefix{p.NodePods}, Cluster: []netip.Prefix{p.ClusterCIDR}}
 }
 
-func do(t *testing.T, ns *netns.NS, f func() error) {
-	t.Helper()
-	if err := ns.Do(f); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func open(t *testing.T, ns *netns.NS, f nft.Family) (p *guard.Program) {
 	t.Helper()
-	do(t, ns, func() (err error) {
+	wired.Do(t, ns, func() (err error) {
 		p, err = guard.Open(f)
 		return err
 	})
@@ -58,7 +50,7 @@ func open(t *testing.T, ns *netns.NS, f nft.Family) (p *guard.Program) {
 
 func load(t *testing.T, ns *netns.NS, p *guard.Program, want guard.Ranges) (found guard.Repair) {
 	t.Helper()
-	do(t, ns, func() (err error) {
+	wired.Do(t, ns, func() (err error) {
 		found, err = p.Load(context.Background(), want)
 		return err
 	})
@@ -76,29 +68,11 @@ func guarded(t *testing.T, f nft.Family, p addr.Plan) (*wired.World, *guard.Prog
 
 func dropped(t *testing.T, ns *netns.NS, p *guard.Program) (counted map[guard.Counter]uint64) {
 	t.Helper()
-	do(t, ns, func() (err error) {
+	wired.Do(t, ns, func() (err error) {
 		counted, err = p.Dropped()
 		return err
 	})
 	return counted
-}
-
-// eventually asks again and again until f has nothing to complain about.
-func eventually(t *testing.T, f func() error) {
-	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-		<-tick.C
-	}
 }
 
 // ip puts a network header before a payload.
@@ -248,7 +222,7 @@ func TestD26_PodsSendWithTheirOwnAddressesOnly(t *testing.T) {
 				if s.dropped != "" {
 					want[s.dropped]++
 				}
-				eventually(t, func() error {
+				wired.Eventually(t, func() error {
 					if s.dropped == "" && passed(s.packet) == before {
 						return fmt.Errorf("did not pass")
 					}
@@ -274,7 +248,7 @@ func TestOtherDevicesOfOursAreNoPods(t *testing.T) {
 		passed := observe(t, w.Node)
 		packet := udp(netip.AddrPortFrom(p.OtherPod(3), 40000), netip.AddrPortFrom(p.Pod(0), 7))
 		wired.Send(t, tunnel, "eth0", nil, packet)
-		eventually(t, func() error {
+		wired.Eventually(t, func() error {
 			if passed(packet) != 1 {
 				return fmt.Errorf("did not pass")
 			}
@@ -318,7 +292,7 @@ func TestD16_TheNodeTakesNoRouteFromAPod(t *testing.T) {
 	w.Node.Sysctl(t, "net/ipv6/conf/"+link+"/accept_ra", "2")
 	route := func() string { return w.Node.Run(t, "ip", "-6", "route", "show", "default", "dev", link) }
 	wired.Send(t, w.Pods[0], "eth0", nil, advertisement(netip.MustParseAddr("fe80::a:1")))
-	eventually(t, func() error { // or the rest would prove nothing
+	wired.Eventually(t, func() error { // or the rest would prove nothing
 		if !strings.Contains(route(), "fe80::a:1") {
 			return fmt.Errorf("without the guard no route came: %q", route())
 		}
@@ -328,7 +302,7 @@ func TestD16_TheNodeTakesNoRouteFromAPod(t *testing.T) {
 	program := open(t, w.Node, nft.IPv6)
 	load(t, w.Node, program, ranges(addr.IPv6()))
 	wired.Send(t, w.Pods[0], "eth0", nil, advertisement(netip.MustParseAddr("fe80::a:1")))
-	eventually(t, func() error {
+	wired.Eventually(t, func() error {
 		if n := dropped(t, w.Node, program)[guard.RouterAdvertisements]; n != 1 {
 			return fmt.Errorf("counted %d, want 1", n)
 		}
@@ -376,7 +350,7 @@ func TestD18_LoopbackStaysOnTheNode(t *testing.T) {
 	}
 	t.Run("and the devices are named", func(t *testing.T) {
 		var got []string
-		do(t, w.Node, func() (err error) {
+		wired.Do(t, w.Node, func() (err error) {
 			got, err = guard.RouteLocalnet()
 			return err
 		})

@@ -70,7 +70,7 @@ func TestD43_PodsThatLeaveTheClusterAreMasqueraded(t *testing.T) {
 // throughServices sends through the table of Services, which stands beside the guard.
 func throughServices(t *testing.T, w *wired.World, f nft.Family, p addr.Plan) {
 	var services *nft.Program
-	do(t, w.Node, func() (err error) {
+	wired.Do(t, w.Node, func() (err error) {
 		services, err = nft.Open(nft.Config{Family: f, MasqueradeBit: 14, Detector: nft.DetectCIDR})
 		return err
 	})
@@ -84,7 +84,7 @@ func throughServices(t *testing.T, w *wired.World, f nft.Family, p addr.Plan) {
 				nft.Route{Endpoints: []netip.AddrPort{netip.AddrPortFrom(endpoint, port)}})
 		}
 	}
-	do(t, w.Node, func() error { return services.Load(context.Background(), want, nft.NewKeys()) })
+	wired.Do(t, w.Node, func() error { return services.Load(context.Background(), want, nft.NewKeys()) })
 	saw(t, w.Pods[0], vip(0), "outside saw "+p.Node().String())
 	saw(t, w.Pods[0], vip(1), "pod 1 saw "+p.Pod(0).String())
 }
@@ -116,7 +116,7 @@ func TestD35_NoPodAddressLeaksUntranslated(t *testing.T) {
 		}
 		pod, gateway := netip.AddrPortFrom(p.Pod(0), 40000), wired.MAC(t, w.Node, wired.Link(0))
 		wired.Send(t, w.Pods[0], "eth0", gateway, reset(pod, netip.AddrPortFrom(p.Outside(), 80)))
-		eventually(t, func() error {
+		wired.Eventually(t, func() error {
 			if n := dropped(t, w.Node, program)[guard.Leaks]; n != 1 {
 				return fmt.Errorf("leaks counts %d, want 1", n)
 			}
@@ -127,7 +127,7 @@ func TestD35_NoPodAddressLeaksUntranslated(t *testing.T) {
 		}
 		t.Run("but inside the cluster it may be invalid", func(t *testing.T) {
 			wired.Send(t, w.Pods[0], "eth0", gateway, reset(pod, netip.AddrPortFrom(p.OtherPod(0), 80)))
-			eventually(t, func() error {
+			wired.Eventually(t, func() error {
 				if !came() {
 					return fmt.Errorf("did not come")
 				}

@@ -11,33 +11,14 @@ import (
 
 	"onerule/nft"
 	"onerule/nft/guard"
-	"onerule/nft/inspect"
 	"onerule/test/addr"
 	"onerule/test/netns"
+	"onerule/test/wired"
 )
-
-// commits counts those that f makes to any table.
-func commits(t *testing.T, ns *netns.NS, f func()) uint32 {
-	t.Helper()
-	generation := func() (gen uint32) {
-		do(t, ns, func() error {
-			r, err := inspect.Open()
-			if err != nil {
-				return err
-			}
-			gen, err = r.Generation()
-			return errors.Join(err, r.Close())
-		})
-		return gen
-	}
-	before := generation()
-	f()
-	return generation() - before
-}
 
 func set(t *testing.T, ns *netns.NS, p *guard.Program, want guard.Ranges) {
 	t.Helper()
-	do(t, ns, func() error { return p.Set(want) })
+	wired.Do(t, ns, func() error { return p.Set(want) })
 }
 
 func listing(t *testing.T, ns *netns.NS, f nft.Family) string {
@@ -52,7 +33,7 @@ func TestARestartWritesNothing(t *testing.T) {
 			t.Errorf("the first load found %+v", found)
 		}
 		program := open(t, ns, f)
-		n := commits(t, ns, func() {
+		n := wired.Commits(t, ns, func() {
 			if found := load(t, ns, program, ranges(p)); !found.Nothing() {
 				t.Errorf("the second load found %+v", found)
 			}
@@ -91,7 +72,7 @@ func TestRangesAreMergedAndWrittenInOneTransaction(t *testing.T) {
 			program := open(t, ns, c.family)
 			load(t, ns, program, guard.Ranges{})
 			want := guard.Ranges{Pods: prefixes(c.pods), Cluster: prefixes(c.cluster)}
-			if n := commits(t, ns, func() { set(t, ns, program, want) }); n > 1 {
+			if n := wired.Commits(t, ns, func() { set(t, ns, program, want) }); n > 1 {
 				t.Errorf("%d transactions, want one", n)
 			}
 			out := ns.Run(t, "nft", "list", "set", c.family.String(), guard.TableName, "cluster-ranges")
@@ -121,7 +102,7 @@ func TestManyRangesFitIntoATransaction(t *testing.T) {
 			}
 			want.Cluster = append(want.Cluster, netip.PrefixFrom(a, bits))
 		}
-		if n := commits(t, ns, func() { set(t, ns, program, want) }); n != 1 {
+		if n := wired.Commits(t, ns, func() { set(t, ns, program, want) }); n != 1 {
 			t.Errorf("%d transactions, want one", n)
 		}
 		if found := load(t, ns, open(t, ns, f), want); !found.Nothing() {
@@ -196,7 +177,7 @@ func TestTheTableIsWhatItsTextSays(t *testing.T) {
 		}
 		t.Run("and is missed when it goes", func(t *testing.T) {
 			program := open(t, ns, f)
-			do(t, ns, func() error { return program.Remove() })
+			wired.Do(t, ns, func() error { return program.Remove() })
 			if out := ns.Run(t, "nft", "list", "tables"); strings.Contains(out, guard.TableName) {
 				t.Errorf("after Remove: %s", out)
 			}

@@ -33,7 +33,7 @@ func TestTheSecondInterfaceOfAPodIsItsOwn(t *testing.T) {
 		cmd.Stdin = strings.NewReader(config)
 		cmd.Env = []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=" + dev, "CNI_NETNS=" + pod.Path(), "CNI_PATH=/opt/cni/bin"}
 		out, err := []byte(nil), error(nil)
-		do(t, w.Node, func() error { out, err = cmd.CombinedOutput(); return nil })
+		wired.Do(t, w.Node, func() error { out, err = cmd.CombinedOutput(); return nil })
 		if err != nil {
 			t.Fatalf("ADD of %s: %v: %s", dev, err, out)
 		}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/nftables"
@@ -47,6 +45,7 @@ func (nobody) Expect(nft.Family) func(bool) { return func(bool) {} }
 // A Program is one family's table in the kernel. It is used by one goroutine.
 type Program struct {
 	family  nft.Family
+	variant variant
 	conn    *nftables.Conn
 	port    uint32 // by which its commits are known
 	closed  func() // tells the watcher that the port is not ours any more
@@ -84,7 +83,7 @@ func Names() []string { return []string{TableName} }
 // Open prepares to write a table in the network namespace of the calling thread. It writes
 // nothing.
 func Open(f nft.Family) (*Program, error) {
-	p := &Program{family: f, closed: func() {}, watcher: nobody{}}
+	p := &Program{family: f, variant: variant{family: f}, closed: func() {}, watcher: nobody{}}
 	return p, p.open()
 }
 
@@ -106,6 +105,10 @@ func (p *Program) WatchedBy(w Watcher) {
 	p.closed()
 	p.watcher, p.closed = w, w.Own(p.port)
 }
+
+// WithoutFib makes it the table of a kernel that lacks the expression fib, from the next Load
+// on: see TextWithoutFib.
+func (p *Program) WithoutFib() { p.variant.withoutFib, p.known = true, false }
 
 // Close ends the connection to the kernel, and changes nothing in it.
 func (p *Program) Close() error {
@@ -139,7 +142,7 @@ func (p *Program) load(ctx context.Context, want contents) (found Repair, err er
 		return found, err
 	}
 	defer func() { _ = r.Close() }()
-	there, err := r.Read(p.table(), Text(p.family))
+	there, err := r.Read(p.table(), p.variant.text())
 	if err != nil {
 		return found, err
 	}
@@ -217,18 +220,12 @@ func (p *Program) table() inspect.Table {
 	return inspect.Table{Family: unix.NFPROTO_IPV4, Name: TableName}
 }
 
-// emptied gives the commands after which no such table is there, whether there was one or
-// not.
-func (p *Program) emptied() string {
-	return fmt.Sprintf("add table %[1]s %[2]s\ndelete table %[1]s %[2]s\n", p.family, TableName)
-}
-
 // install writes all of the table in one transaction, and then says what it is.
 func (p *Program) install(ctx context.Context, r *inspect.Reader, want contents) error {
-	if err := p.run(ctx, p.emptied()+Text(p.family)+want.text(p.family)); err != nil {
+	if err := p.run(ctx, p.variant.text()+want.text(p.family)); err != nil {
 		return err
 	}
-	now, err := r.Read(p.table(), Text(p.family))
+	now, err := r.Read(p.table(), p.variant.text())
 	if err != nil {
 		return err
 	}
@@ -239,22 +236,17 @@ func (p *Program) install(ctx context.Context, r *inspect.Reader, want contents)
 	return nil
 }
 
+// run lets nft make the table of a script, in place of what it is.
 func (p *Program) run(ctx context.Context, script string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	ended := p.watcher.Expect(p.family)
-	cmd := exec.CommandContext(ctx, "nft", "-f", "-")
-	cmd.Stdin = strings.NewReader(script)
-	out, err := cmd.CombinedOutput()
+	err := nft.Replace(ctx, p.family, TableName, script)
 	ended(err == nil)
-	if err == nil {
-		return nil
-	}
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("nft did not end within %s", patience)
 	}
-	first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return fmt.Errorf("run nft: %w: %s", err, first)
+	return err
 }
 
 func (p *Program) kernelTable() *nftables.Table {

@@ -49,7 +49,7 @@ func merge(f nft.Family, prefixes []netip.Prefix) []interval {
 	var all []interval
 	for _, p := range prefixes {
 		if p.IsValid() && p.Addr().Is6() == (f == nft.IPv6) {
-			all = append(all, interval{p.Masked().Addr(), lastOf(p)})
+			all = append(all, interval{p.Masked().Addr(), nft.LastOf(p)})
 		}
 	}
 	slices.SortFunc(all, func(a, b interval) int { return a.first.Compare(b.first) })
@@ -65,16 +65,6 @@ func merge(f nft.Family, prefixes []netip.Prefix) []interval {
 		list = append(list, i)
 	}
 	return list
-}
-
-// lastOf gives the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	addr, _ := netip.AddrFromSlice(b)
-	return addr
 }
 
 // text gives the commands that fill the sets.
@@ -132,7 +122,7 @@ func intervals(all []nftables.SetElement) (list []interval, ok bool) {
 		}
 	}
 	if open.IsValid() {
-		list = append(list, interval{open, lastOf(netip.PrefixFrom(open, 0))})
+		list = append(list, interval{open, nft.LastOf(netip.PrefixFrom(open, 0))})
 	}
 	return list, true
 }

@@ -85,9 +85,10 @@ type chain struct {
 }
 
 // chains gives them in loadable order.
-func chains(f nft.Family) []chain {
+func (v variant) chains() []chain {
+	f := v.family
 	return []chain{
-		fromPods(f),
+		v.fromPods(),
 		clamp(),
 		{
 			name:    "prerouting",
@@ -110,7 +111,7 @@ func chains(f nft.Family) []chain {
 			hook:    hook("nat", "postrouting", priorityMasquerade),
 			rules: []string{
 				leaves(f) + " masquerade fully-random",
-				fmt.Sprintf(`oifname %q %s saddr != @%s fib saddr type local masquerade fully-random`, tunnel, f, podRanges),
+				fmt.Sprintf(`oifname %q %s saddr != @%s %s masquerade fully-random`, tunnel, f, podRanges, v.fromNode()),
 			},
 		},
 	}
@@ -122,18 +123,39 @@ func hook(kind, hook string, priority int) string {
 
 func counting(c Counter) string { return fmt.Sprintf("counter name %q", string(c)) }
 
+// A variant is the table of a family, for a kernel that has the expression fib or not.
+type variant struct {
+	family     nft.Family
+	withoutFib bool
+}
+
+// fromNode matches what the node itself sends. No device brought that, which does not say
+// that its address is the node's: only who forges one sees the difference.
+func (v variant) fromNode() string {
+	if v.withoutFib {
+		return "iif 0"
+	}
+	return "fib saddr type local"
+}
+
 // fromPods judges what a pod sends. The look-up asks by which way the source is reached:
 // the node has a route to each address of a pod by the pod's link, and no other route
 // leads there. The kernel lets pass by itself what is sent without an address of one's
 // own: DHCP requests, and duplicate address detection.
-func fromPods(f nft.Family) chain {
+func (v variant) fromPods() chain {
+	f := v.family
 	c := chain{name: "from-pods", comment: "only with the addresses that are routed to the pod"}
 	if f == nft.IPv6 {
 		c.rules = append(c.rules,
 			"icmpv6 type nd-router-advert "+counting(RouterAdvertisements)+" drop",
 			"icmpv6 type nd-redirect "+counting(RouterAdvertisements)+" drop")
 	}
-	c.rules = append(c.rules, fmt.Sprintf(`fib saddr . iif oif missing iifname != "%s*"%s %s drop`, ownDevices, unlessLinkLocal(f), counting(Spoofed)))
+	if v.withoutFib {
+		c.comment = "with any address: this kernel can't look up routes"
+		c.rules = append(c.rules, loopbackOf(f, "saddr")...)
+	} else {
+		c.rules = append(c.rules, fmt.Sprintf(`fib saddr . iif oif missing iifname != "%s*"%s %s drop`, ownDevices, unlessLinkLocal(f), counting(Spoofed)))
+	}
 	c.rules = append(c.rules, loopbackOf(f, "daddr")...)
 	ports := "udp sport 67 udp dport 68"
 	if f == nft.IPv6 {
@@ -182,7 +204,14 @@ func clamp() chain {
 }
 
 // Text gives the table as nft would load it, without what is in the sets.
-func Text(f nft.Family) string {
+func Text(f nft.Family) string { return variant{family: f}.text() }
+
+// TextWithoutFib gives the table of a kernel that lacks the expression fib: it does not look
+// at the addresses with which pods send.
+func TextWithoutFib(f nft.Family) string { return variant{family: f, withoutFib: true}.text() }
+
+func (v variant) text() string {
+	f := v.family
 	var b strings.Builder
 	fmt.Fprintf(&b, "table %s %s {\n", f, TableName)
 	for _, c := range Counters(f) {
@@ -191,7 +220,7 @@ func Text(f nft.Family) string {
 	for _, s := range sets() {
 		fmt.Fprintf(&b, "\tset %s {\n\t\ttype %s\n\t\tflags interval\n\t\tcomment %q\n\t}\n", s.name, addressType(f), s.comment)
 	}
-	for _, c := range chains(f) {
+	for _, c := range v.chains() {
 		fmt.Fprintf(&b, "\tchain %s {\n\t\tcomment %q\n", c.name, c.comment)
 		if c.hook != "" {
 			fmt.Fprintf(&b, "\t\t%s\n", c.hook)

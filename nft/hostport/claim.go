@@ -65,15 +65,26 @@ type Mapping struct {
 type Claim struct {
 	Protocol Protocol `json:"protocol"`
 	// HostIP is the one address of the node that the port is taken at, or the zero value
-	// for all of the pod's family but loopback and link-local ones.
+	// for all of the pod's family but link-local ones.
 	HostIP   netip.Addr     `json:"hostIP,omitzero"`
 	HostPort uint16         `json:"hostPort"`
 	Pod      netip.AddrPort `json:"pod"`
 }
 
-// Loopback says that nothing in the kernel leads to the pod, since loopback addresses are
-// never routed: a proxy on the node has to listen there.
-func (c Claim) Loopback() bool { return c.HostIP.IsLoopback() }
+// Loopback gives the loopback address at which a proxy on the node has to listen for those
+// who come from one: the kernel translates only what comes from other addresses. A proxy
+// takes TCP only, so the port of another protocol has none.
+func (c Claim) Loopback() (at netip.AddrPort, ok bool) {
+	address := c.HostIP
+	switch {
+	case address.IsValid():
+	case c.is6():
+		address = netip.IPv6Loopback()
+	default:
+		address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.AddrPortFrom(address, c.HostPort), c.Protocol == TCP && address.IsLoopback()
+}
 
 // String says what is claimed.
 func (c Claim) String() string {
@@ -108,6 +119,11 @@ func plain(a netip.Addr) bool { return a.IsValid() && !a.Is4In6() && a.Zone() ==
 func (c Claim) overlaps(d Claim) bool {
 	return c.Protocol == d.Protocol && c.HostPort == d.HostPort && c.is6() == d.is6() &&
 		(!c.HostIP.IsValid() || !d.HostIP.IsValid() || c.HostIP == d.HostIP)
+}
+
+// samePort says whether both are the same but for the pod.
+func (c Claim) samePort(d Claim) bool {
+	return c.Protocol == d.Protocol && c.HostPort == d.HostPort && c.HostIP == d.HostIP && c.is6() == d.is6()
 }
 
 // Claims gives what mappings mean for a pod with these addresses: a claim for each address
@@ -175,7 +191,7 @@ func (c *Claim) at(a netip.Addr) error {
 	case a.IsMulticast() || a.IsLinkLocalUnicast():
 		return fmt.Errorf("hostIP %s can't be an address of the node for others", a)
 	case a.IsLoopback() && c.Protocol != TCP:
-		return fmt.Errorf("hostIP %s: only TCP is served at loopback addresses", a)
+		return fmt.Errorf("hostIP %s: only TCP is served at loopback addresses", a) // see Loopback
 	}
 	c.HostIP = a
 	return nil
@@ -187,6 +203,8 @@ type TakenError struct {
 	// Owner holds it by a claim; it is empty if By is not another pod.
 	Owner string
 	By    string
+	// passing says that it may be a proxy of the pod before, which lets go of it soon.
+	passing bool
 }
 
 // Error names the port and who holds it.

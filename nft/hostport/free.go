@@ -1,9 +1,11 @@
 package hostport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -31,8 +33,9 @@ func freeOfServices(c Claim) error {
 	if c.HostIP.IsValid() {
 		keys[serviceIPs] = append(appendAddr(nil, c.HostIP), port...)
 	}
+	services := inspect.Table{Family: byte(familyOf(c).number), Name: servicesTable}
 	for set, key := range keys {
-		taken, err := r.HasElement(byte(familyOf(c).number), servicesTable, set, key)
+		_, taken, err := r.Element(services, set, key)
 		if err != nil {
 			return err
 		}
@@ -56,13 +59,34 @@ func freeOfProcesses(c Claim) error {
 	err := tryBind(c.Protocol, netip.AddrPortFrom(at, c.HostPort))
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		return &TakenError{Claim: c, By: listener(c)}
+		s := socketOf(c)
+		return &TakenError{Claim: c, By: s.process(), passing: c.Protocol == TCP && s.local.IsLoopback()}
 	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.ESOCKTNOSUPPORT):
 		return nil // no such address yet, or a node that does not speak it: nobody listens
 	case err != nil:
 		return fmt.Errorf("look whether %s is free: %w", c, err)
 	}
 	return nil
+}
+
+// patiently claims until nobody is in the way who may be a proxy of the pod before: it
+// learns of that pod's end a moment later. The lock is free meanwhile.
+func patiently(ctx context.Context, claim func() error) error {
+	const patience, pause = 2 * time.Second, 100 * time.Millisecond
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; {
+		err := claim()
+		var taken *TakenError
+		if !errors.As(err, &taken) || !taken.passing || time.Now().After(end) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-tick.C:
+		}
+	}
 }
 
 func tryBind(p Protocol, at netip.AddrPort) error {

@@ -69,13 +69,3 @@ func FuzzRecord(f *testing.F) {
 		}
 	})
 }
-
-func FuzzFlow(f *testing.F) {
-	f.Add([]byte{2, 0, 0, 0, 8, 0, 12, 0, 1, 2, 3, 4})
-	f.Add([]byte{})
-	f.Fuzz(func(_ *testing.T, b []byte) {
-		if fl, err := parseFlow(b); err == nil {
-			_ = fl.name()
-		}
-	})
-}

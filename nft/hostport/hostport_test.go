@@ -40,13 +40,6 @@ func each(t *testing.T, f func(*testing.T, addr.Plan)) {
 	}
 }
 
-func do(t *testing.T, ns *netns.NS, f func() error) {
-	t.Helper()
-	if err := ns.Do(f); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func open(t *testing.T, dir string) *hostport.Ports {
 	t.Helper()
 	p, err := hostport.Open(dir)
@@ -65,17 +58,17 @@ func within(t *testing.T) context.Context {
 
 func claim(t *testing.T, ns *netns.NS, p *hostport.Ports, owner string, claims ...hostport.Claim) {
 	t.Helper()
-	do(t, ns, func() error { return p.Claim(within(t), owner, claims) })
+	wired.Do(t, ns, func() error { return p.Claim(within(t), owner, claims) })
 }
 
 func release(t *testing.T, ns *netns.NS, p *hostport.Ports, owner string) {
 	t.Helper()
-	do(t, ns, func() error { return p.Release(within(t), owner) })
+	wired.Do(t, ns, func() error { return p.Release(within(t), owner) })
 }
 
 func load(t *testing.T, ns *netns.NS, p *hostport.Ports) (found hostport.Repair) {
 	t.Helper()
-	do(t, ns, func() (err error) {
+	wired.Do(t, ns, func() (err error) {
 		found, err = p.Load(within(t))
 		return err
 	})
@@ -104,8 +97,14 @@ func served(t *testing.T, p addr.Plan) (*wired.World, *hostport.Ports) {
 // saw. Without want it wants no answer.
 func saw(t *testing.T, from *netns.NS, at netip.Addr, want string) {
 	t.Helper()
+	sawFrom(t, from, netip.Addr{}, at, want)
+}
+
+// sawFrom is saw with an address to send from, if it is one.
+func sawFrom(t *testing.T, from *netns.NS, source, at netip.Addr, want string) {
+	t.Helper()
 	for _, network := range []string{"udp", "tcp"} {
-		got, err := wired.Ask(from, network, netip.AddrPort{}, netip.AddrPortFrom(at, hostPort))
+		got, err := wired.Ask(from, network, netip.AddrPortFrom(source, 0), netip.AddrPortFrom(at, hostPort))
 		if want == "" && err == nil || want != "" && (err != nil || got != want) {
 			t.Errorf("%s from %s to %s: %q, %v, want %q", network, from.Name(), at, got, err, want)
 		}
@@ -121,7 +120,7 @@ func TestHostPortsLeadToTheirPod(t *testing.T) {
 		if p.Node().Is6() {
 			family = nft.IPv6
 		}
-		do(t, w.Node, func() (err error) {
+		wired.Do(t, w.Node, func() (err error) {
 			if g, err = guard.Open(family); err == nil {
 				_, err = g.Load(within(t), guard.Ranges{Pods: []netip.Prefix{p.NodePods}, Cluster: []netip.Prefix{p.ClusterCIDR}})
 			}
@@ -129,18 +128,17 @@ func TestHostPortsLeadToTheirPod(t *testing.T) {
 		})
 		t.Cleanup(func() { _ = g.Close() })
 		claim(t, w.Node, ports, "a:eth0", both(p.Pod(0), netip.Addr{})...)
-		loopback := netip.MustParseAddr("127.0.0.1")
-		if p.Node().Is6() {
-			loopback = netip.IPv6Loopback()
-		}
 
 		t.Run("from outside as themselves", func(t *testing.T) { saw(t, w.Outside, p.Node(), "pod 0 saw "+p.Outside().String()) })
 		t.Run("from another pod as itself", func(t *testing.T) { saw(t, w.Pods[1], p.Node(), "pod 0 saw "+p.Pod(1).String()) })
 		t.Run("from the node as itself", func(t *testing.T) { saw(t, w.Node, p.Node(), "pod 0 saw "+p.Node().String()) })
 		t.Run("D34 from the pod itself as the node", func(t *testing.T) { saw(t, w.Pods[0], p.Node(), "pod 0 saw "+p.Node().String()) })
-		t.Run("not at loopback addresses", func(t *testing.T) {
-			wired.Serve(t, w.Node, "node", netip.AddrPortFrom(loopback, hostPort))
-			saw(t, w.Node, loopback, "node saw "+loopback.String())
+		t.Run("from the node's address to a loopback one", func(t *testing.T) {
+			sawFrom(t, w.Node, p.Node(), loopbackOf(p), "pod 0 saw "+p.Node().String())
+		})
+		t.Run("but not from loopback addresses", func(t *testing.T) {
+			wired.Serve(t, w.Node, "node", netip.AddrPortFrom(loopbackOf(p), hostPort))
+			saw(t, w.Node, loopbackOf(p), "node saw "+loopbackOf(p).String())
 		})
 		if p.Node().Is6() { // the node's end of a pod's link has no IPv4 address
 			t.Run("nor at link-local ones", func(t *testing.T) {
@@ -191,7 +189,7 @@ func TestServicesKeepTheirTraffic(t *testing.T) {
 			family = nft.IPv6
 		}
 		var services *nft.Program
-		do(t, w.Node, func() (err error) {
+		wired.Do(t, w.Node, func() (err error) {
 			services, err = nft.Open(nft.Config{Family: family, MasqueradeBit: 14})
 			return err
 		})
@@ -204,7 +202,7 @@ func TestServicesKeepTheirTraffic(t *testing.T) {
 				f.Protocol = protocol
 				want.Set(f, nft.Route{Entry: nft.Entry{NodePort: !f.Addr.IsValid()}, Endpoints: []netip.AddrPort{netip.AddrPortFrom(p.Pod(1), podPort)}})
 			}
-			do(t, w.Node, func() error { return services.Load(within(t), want, nft.NewKeys()) })
+			wired.Do(t, w.Node, func() error { return services.Load(within(t), want, nft.NewKeys()) })
 		}
 		t.Run("a NodePort that came later", func(t *testing.T) {
 			serve(t, nft.Frontend{Port: hostPort})
@@ -250,7 +248,7 @@ func TestD24_APortIsClaimedOnce(t *testing.T) {
 		t.Run("not where a process listens", func(t *testing.T) {
 			for _, at := range []netip.Addr{p.Node(), {}} {
 				var l net.Listener
-				do(t, w.Node, func() (err error) {
+				wired.Do(t, w.Node, func() (err error) {
 					if at.IsValid() {
 						l, err = net.Listen("tcp", netip.AddrPortFrom(at, hostPort).String())
 					} else {
@@ -293,7 +291,7 @@ func TestD25_UDPClientsFollowThePort(t *testing.T) {
 		// Connection tracking has to be on before any claim.
 		w.Node.Run(t, "nft", "table inet other { chain c { type filter hook prerouting priority 0; ct state new counter; }; }")
 		var c *net.UDPConn
-		do(t, w.Outside, func() (err error) {
+		wired.Do(t, w.Outside, func() (err error) {
 			c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(p.Node(), hostPort)))
 			return err
 		})

@@ -11,6 +11,7 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 
+	"onerule/nft/dump"
 	"onerule/nft/inspect"
 )
 
@@ -21,15 +22,14 @@ type element struct{ set, key, value, owner string }
 // longestComment is what nft takes for one, in bytes.
 const longestComment = 127
 
-// elements gives what claims are in the kernel, each element once. Claims at loopback
-// addresses are nothing there.
+// elements gives what claims are in the kernel, each element once.
 func elements(f family, owner string, claims []Claim) []element {
 	if len(owner) > longestComment {
 		owner = owner[:longestComment]
 	}
 	var list []element
 	for _, c := range claims {
-		if c.Loopback() || familyOf(c).number != f.number {
+		if familyOf(c).number != f.number {
 			continue
 		}
 		pod := c.Pod.Addr()
@@ -110,18 +110,10 @@ func (t *transaction) each(list []element, do func(*nftables.Set, []nftables.Set
 func (t *transaction) add(list []element) error    { return t.each(list, t.conn.SetAddElements) }
 func (t *transaction) delete(list []element) error { return t.each(list, t.conn.SetDeleteElements) }
 
-// commit writes it. The kernel gives one error for each message, and all say the same.
+// commit writes it.
 func (t *transaction) commit() error {
-	err := t.conn.Flush()
-	for {
-		var list interface{ Unwrap() []error }
-		if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
-			break
-		}
-		err = list.Unwrap()[0]
-	}
-	if err != nil {
-		return fmt.Errorf("write table %s: %w", TableName, err)
+	if err := t.conn.Flush(); err != nil {
+		return fmt.Errorf("write table %s: %w", TableName, dump.First(err))
 	}
 	return nil
 }
@@ -210,7 +202,8 @@ func ready(f family) (bool, error) {
 		return false, err
 	}
 	defer func() { _ = r.Close() }()
-	return r.HasChain(byte(f.number), TableName, f.version())
+	_, there, err := r.Chain(f.inspected(), f.version())
+	return there, err
 }
 
 func subtract(list, without []element) []element {

@@ -46,32 +46,82 @@ func (l ledger) path(owner string) (string, error) {
 }
 
 // lock makes the folder if it is missing, and waits until nobody else has the lock. It
-// goes with the process that holds it.
+// goes with the process that holds it. Who unlocks an empty folder removes it, so a lock
+// counts only as long as its file is the folder's.
 func (l ledger) lock(ctx context.Context) (unlock func(), err error) {
-	if err := os.MkdirAll(l.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder for host ports: %w", err)
+	for {
+		f, err := l.openLock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := waitFor(ctx, f); err != nil {
+			_ = f.Close()
+			return nil, err
+		}
+		if l.isLock(f) {
+			return func() {
+				l.removeEmpty()
+				_ = f.Close() // which unlocks
+			}, nil
+		}
+		_ = f.Close()
 	}
-	f, err := os.OpenFile(filepath.Join(l.dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open lock of host ports: %w", err)
+}
+
+// openLock makes the folder anew if it is removed in between.
+func (l ledger) openLock(ctx context.Context) (*os.File, error) {
+	for {
+		if err := os.MkdirAll(l.dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make folder for host ports: %w", err)
+		}
+		f, err := os.OpenFile(filepath.Join(l.dir, lockFile), os.O_RDWR|os.O_CREATE, 0o600)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) || ctx.Err() != nil {
+			return nil, fmt.Errorf("open lock of host ports: %w", err)
+		}
 	}
+}
+
+func waitFor(ctx context.Context, f *os.File) error {
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil // which unlocks
+			return nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			_ = f.Close()
-			return nil, fmt.Errorf("lock host ports: %w", err)
+			return fmt.Errorf("lock host ports: %w", err)
 		}
 		select {
 		case <-ctx.Done():
-			_ = f.Close()
-			return nil, fmt.Errorf("wait for the lock of host ports: %w", ctx.Err())
+			return fmt.Errorf("wait for the lock of host ports: %w", ctx.Err())
 		case <-tick.C:
 		}
+	}
+}
+
+func (l ledger) isLock(f *os.File) bool {
+	ours, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	now, err := os.Stat(filepath.Join(l.dir, lockFile))
+	return err == nil && os.SameFile(ours, now)
+}
+
+// removeEmpty removes a folder that holds nothing but the lock: whoever counts folders
+// would take it for that of a network with host ports. The lock is held, and after its file
+// is gone nothing more may be written.
+func (l ledger) removeEmpty() {
+	entries, err := os.ReadDir(l.dir)
+	if err != nil || len(entries) != 1 || entries[0].Name() != lockFile {
+		return
+	}
+	if os.Remove(filepath.Join(l.dir, lockFile)) == nil {
+		_ = os.Remove(l.dir) // another one may have a lock there already
 	}
 }
 

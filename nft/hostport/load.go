@@ -29,8 +29,12 @@ func (r Repair) Nothing() bool {
 // Load makes the tables hold what stands in the folder, whatever they hold now, and
 // forgets what is of another boot. If all is right already, nothing is written.
 func (p *Ports) Load(ctx context.Context) (found Repair, err error) {
-	if _, err := os.Stat(p.ledger.dir); errors.Is(err, fs.ErrNotExist) {
-		return p.load(nil)
+	if !p.hasFolder() {
+		// Whoever claims a port meanwhile makes the folder first, and what was taken from
+		// them is put back.
+		if found, err = p.load(nil); err != nil || !p.hasFolder() {
+			return found, err
+		}
 	}
 	unlock, err := p.ledger.lock(ctx)
 	if err != nil {
@@ -49,6 +53,11 @@ func (p *Ports) Load(ctx context.Context) (found Repair, err error) {
 	found, err = p.load(records)
 	found.Broken = broken
 	return found, err
+}
+
+func (p *Ports) hasFolder() bool {
+	_, err := os.Stat(p.ledger.dir)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func (p *Ports) load(records []record) (found Repair, err error) {
@@ -78,7 +87,7 @@ func (f family) word() string {
 
 // Keep releases the ports of all owners that keep does not want, and names them.
 func (p *Ports) Keep(ctx context.Context, keep func(owner string) bool) (released []string, err error) {
-	if _, err := os.Stat(p.ledger.dir); errors.Is(err, fs.ErrNotExist) {
+	if !p.hasFolder() {
 		return nil, nil
 	}
 	unlock, err := p.ledger.lock(ctx)

@@ -15,9 +15,9 @@ import (
 
 	"onerule/nft"
 	"onerule/nft/hostport"
-	"onerule/nft/inspect"
 	"onerule/test/addr"
 	"onerule/test/netns"
+	"onerule/test/wired"
 )
 
 var _ hostport.Watcher = (*nft.Monitor)(nil)
@@ -27,36 +27,17 @@ func rules(t *testing.T, ns *netns.NS) string {
 	return ns.Run(t, "nft", "list", "ruleset")
 }
 
-// commits counts those that f makes to any table.
-func commits(t *testing.T, ns *netns.NS, f func()) uint32 {
-	t.Helper()
-	generation := func() (gen uint32) {
-		do(t, ns, func() error {
-			r, err := inspect.Open()
-			if err != nil {
-				return err
-			}
-			gen, err = r.Generation()
-			return errors.Join(err, r.Close())
-		})
-		return gen
-	}
-	before := generation()
-	f()
-	return generation() - before
-}
-
 func TestANodeWithoutHostPortsHasNoTable(t *testing.T) {
 	ns := netns.New(t, "node")
 	dir := filepath.Join(t.TempDir(), "hostports")
 	ports := open(t, dir)
-	n := commits(t, ns, func() {
+	n := wired.Commits(t, ns, func() {
 		if found := load(t, ns, ports); !found.Nothing() {
 			t.Errorf("load found %+v", found)
 		}
 		release(t, ns, ports, "a:eth0")
 		claim(t, ns, ports, "a:eth0")
-		do(t, ns, func() error { return ports.Check("a:eth0", nil) })
+		wired.Do(t, ns, func() error { return ports.Check("a:eth0", nil) })
 	})
 	if _, err := os.Stat(dir); n != 0 || rules(t, ns) != "" || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%d transactions, folder: %v, rules: %s", n, err, rules(t, ns))
@@ -72,10 +53,10 @@ func TestAClaimIsOneTransaction(t *testing.T) {
 		for i := range other {
 			other[i].HostPort++
 		}
-		if n := commits(t, ns, func() { claim(t, ns, ports, "b:eth0", other...) }); n != 1 {
+		if n := wired.Commits(t, ns, func() { claim(t, ns, ports, "b:eth0", other...) }); n != 1 {
 			t.Errorf("claim: %d transactions, want one", n)
 		}
-		if n := commits(t, ns, func() { release(t, ns, ports, "b:eth0") }); n != 1 {
+		if n := wired.Commits(t, ns, func() { release(t, ns, ports, "b:eth0") }); n != 1 {
 			t.Errorf("release: %d transactions, want one", n)
 		}
 	})
@@ -86,7 +67,7 @@ func TestARestartWritesNothing(t *testing.T) {
 		ns := netns.New(t, "node")
 		dir := t.TempDir()
 		claim(t, ns, open(t, dir), "a:eth0", both(p.Pod(0), netip.Addr{})...)
-		n := commits(t, ns, func() {
+		n := wired.Commits(t, ns, func() {
 			if found := load(t, ns, open(t, dir)); !found.Nothing() {
 				t.Errorf("load found %+v", found)
 			}
@@ -149,10 +130,10 @@ func TestTheNextClaimAndReleasePutRightWhatOthersDid(t *testing.T) {
 	claim(t, ns, ports, "a:eth0", a...)
 	ns.Run(t, "nft", "flush", "ruleset")
 	claim(t, ns, ports, "b:eth0", b...)
-	do(t, ns, func() error { return errors.Join(ports.Check("a:eth0", a), ports.Check("b:eth0", b)) })
+	wired.Do(t, ns, func() error { return errors.Join(ports.Check("a:eth0", a), ports.Check("b:eth0", b)) })
 	ns.Run(t, "nft", "flush map ip onerule-hostports hostports")
 	release(t, ns, ports, "b:eth0")
-	do(t, ns, func() error { return ports.Check("a:eth0", a) })
+	wired.Do(t, ns, func() error { return ports.Check("a:eth0", a) })
 	ns.Run(t, "nft", "flush", "ruleset")
 	release(t, ns, ports, "a:eth0")
 	if got := rules(t, ns); got != "" {
@@ -226,7 +207,7 @@ func TestD2_HalfWrittenRecordsGoWithTheirOwner(t *testing.T) {
 	if diff := cmp.Diff([]string{".new-b:eth0"}, files(t, dir)); diff != "" {
 		t.Errorf("after the releases (-want +got):\n%s", diff)
 	}
-	do(t, ns, func() error {
+	wired.Do(t, ns, func() error {
 		released, err := ports.Keep(within(t), func(string) bool { return false })
 		if diff := cmp.Diff([]string{"b:eth0"}, released); diff != "" {
 			t.Errorf("released (-want +got):\n%s", diff)
@@ -262,11 +243,11 @@ func TestAClaimThatFailsLeavesNothing(t *testing.T) {
 	claim(t, ns, ports, "b:eth0", claims...)
 }
 
-// files gives the records in a folder.
+// files gives the records in a folder, which goes with the last one.
 func files(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	for _, e := range entries {
@@ -313,7 +294,7 @@ func TestD39_OwnersThatAreNotKeptLoseTheirPorts(t *testing.T) {
 		claim(t, ns, ports, owner, hostport.Claim{Protocol: hostport.UDP, HostPort: uint16(9000 + i), Pod: netip.AddrPortFrom(p.Pod(i), 53)})
 	}
 	var released []string
-	do(t, ns, func() (err error) {
+	wired.Do(t, ns, func() (err error) {
 		released, err = ports.Keep(within(t), func(owner string) bool { return owner == "b:eth0" })
 		return err
 	})
@@ -364,27 +345,6 @@ func TestOwnersClaimAndReleaseAtTheSameTime(t *testing.T) {
 	}
 	if names := files(t, dir); len(names) != 0 || strings.Contains(rules(t, ns), "elements = { tcp . 9") {
 		t.Errorf("left: %v\n%s", names, rules(t, ns))
-	}
-}
-
-func TestLoopbackPortsAreForAProxy(t *testing.T) {
-	ns := netns.New(t, "node")
-	ports := open(t, t.TempDir())
-	p := addr.IPv4()
-	c := hostport.Claim{Protocol: hostport.TCP, HostIP: netip.MustParseAddr("127.0.0.1"), HostPort: 8080, Pod: netip.AddrPortFrom(p.Pod(0), 80)}
-	claim(t, ns, ports, "a:eth0", c)
-	if got := rules(t, ns); got != "" {
-		t.Errorf("rules: %s", got)
-	}
-	held, err := ports.Claims()
-	if err != nil || len(held) != 1 || !held[0].Loopback() {
-		t.Errorf("held %v, %v", held, err)
-	}
-	claim(t, ns, ports, "b:eth0", both(p.Pod(1), p.Node())...) // another address of the same node
-	err = ns.Do(func() error { return ports.Claim(within(t), "c:eth0", both(p.Pod(2), netip.Addr{})) })
-	var taken *hostport.TakenError
-	if !errors.As(err, &taken) {
-		t.Errorf("all addresses: %v", err)
 	}
 }
 

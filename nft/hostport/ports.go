@@ -44,8 +44,9 @@ func (p *Ports) WatchedBy(w Watcher) { p.watcher = w }
 func Names() []string { return []string{TableName} }
 
 // Claim takes ports for an owner, all or none, in place of those that it had. A port that
-// is held gives a *TakenError. UDP flows from before that go elsewhere are deleted, so that
-// a client which keeps its port reaches the pod.
+// is held gives a *TakenError, after a while if the holder may be a proxy that follows the
+// folder. UDP flows from before that go elsewhere are deleted, so that a client which keeps
+// its port reaches the pod.
 func (p *Ports) Claim(ctx context.Context, owner string, claims []Claim) error {
 	if len(claims) == 0 {
 		return nil
@@ -55,6 +56,10 @@ func (p *Ports) Claim(ctx context.Context, owner string, claims []Claim) error {
 			return err
 		}
 	}
+	return patiently(ctx, func() error { return p.claim(ctx, owner, claims) })
+}
+
+func (p *Ports) claim(ctx context.Context, owner string, claims []Claim) error {
 	unlock, err := p.ledger.lock(ctx)
 	if err != nil {
 		return err
@@ -89,7 +94,7 @@ func (p *Ports) free(owner string, records []record, claims []Claim) error {
 				return &TakenError{Claim: c, Owner: r.Owner, By: r.Owner}
 			}
 		}
-		if own, _ := find(records, owner); slices.Contains(own.Claims, c) {
+		if own, _ := find(records, owner); slices.ContainsFunc(own.Claims, c.samePort) {
 			continue // its proxy may listen there
 		}
 		if err := errors.Join(freeOfServices(c), freeOfProcesses(c)); err != nil {

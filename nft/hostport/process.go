@@ -3,19 +3,26 @@ package hostport
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 )
 
-// listener says for people which process has the port, as well as can be found: a process
-// may be another container's, or end meanwhile.
-func listener(c Claim) string {
+// A socket is one that is bound to a port; the zero value if it can't be found.
+type socket struct {
+	local netip.Addr
+	inode string
+}
+
+// process says for people whose it is, as well as can be found: a process may be another
+// container's, or end meanwhile.
+func (s socket) process() string {
 	const nameless = "a process of the node"
-	inode, ok := socketOf(c)
-	if !ok {
+	if s.inode == "" {
 		return nameless
 	}
 	pids, err := filepath.Glob("/proc/[0-9]*")
@@ -23,7 +30,7 @@ func listener(c Claim) string {
 		return nameless
 	}
 	for _, dir := range pids {
-		if !hasSocket(dir, inode) {
+		if !hasSocket(dir, s.inode) {
 			continue
 		}
 		name, err := os.ReadFile(filepath.Join(dir, "comm"))
@@ -37,24 +44,24 @@ func listener(c Claim) string {
 
 // socketOf finds the socket that is bound to the port, in the lists of both families: a
 // socket of IPv6 may take IPv4 too.
-func socketOf(c Claim) (inode string, ok bool) {
+func socketOf(c Claim) socket {
 	for _, list := range []string{c.Protocol.String(), c.Protocol.String() + "6"} {
 		f, err := os.Open("/proc/thread-self/net/" + list)
 		if err != nil {
 			continue // sctp has lists of another form
 		}
-		inode, ok := socketIn(f, c)
+		s, ok := socketIn(f, c)
 		_ = f.Close()
 		if ok {
-			return inode, true
+			return s
 		}
 	}
-	return "", false
+	return socket{}
 }
 
 // socketIn reads lines such as "0: 00000000:1F90 00000000:0000 0A 00000000:00000000
 // 00:00000000 00000000 0 0 12345": the addresses of both ends, the state, and the inode.
-func socketIn(f *os.File, c Claim) (inode string, ok bool) {
+func socketIn(f *os.File, c Claim) (s socket, ok bool) {
 	const (
 		local, state, node = 1, 3, 9
 		listening          = "0A"
@@ -65,12 +72,27 @@ func socketIn(f *os.File, c Claim) (inode string, ok bool) {
 		if len(fields) <= node || c.Protocol == TCP && fields[state] != listening {
 			continue
 		}
-		_, hexPort, _ := strings.Cut(fields[local], ":")
+		hexAddr, hexPort, _ := strings.Cut(fields[local], ":")
 		if port, err := strconv.ParseUint(hexPort, 16, 16); err == nil && uint16(port) == c.HostPort {
-			return fields[node], true
+			return socket{addressIn(hexAddr), fields[node]}, true
 		}
 	}
-	return "", false
+	return socket{}, false
+}
+
+// addressIn reads an address that is written as words of the machine's byte order.
+func addressIn(digits string) netip.Addr {
+	const perWord = 8
+	var b []byte
+	for len(digits) >= perWord {
+		word, err := strconv.ParseUint(digits[:perWord], 16, 32)
+		if err != nil {
+			return netip.Addr{}
+		}
+		b, digits = binary.NativeEndian.AppendUint32(b, uint32(word)), digits[perWord:]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a.Unmap()
 }
 
 func hasSocket(dir, inode string) bool {

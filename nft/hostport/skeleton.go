@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash"
+	"slices"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
@@ -34,11 +35,12 @@ const firstRegister = unix.NFT_REG32_00
 
 // A family is an IP family of nftables.
 type family struct {
-	number       nftables.TableFamily
-	address      nftables.SetDatatype
-	size         uint32 // of an address, in bytes
-	src, dst     uint32 // offsets in the network header
-	notForOthers []prefix
+	number    nftables.TableFamily
+	address   nftables.SetDatatype
+	size      uint32 // of an address, in bytes
+	src, dst  uint32 // offsets in the network header
+	loopback  prefix
+	linkLocal []prefix // none: they are as others
 }
 
 // A prefix is one of addresses that are local and that no other host reaches: the first
@@ -48,13 +50,13 @@ type prefix struct {
 }
 
 func ipv4() family {
-	return family{unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, []prefix{{[]byte{127}, nil}}}
+	return family{unix.NFPROTO_IPV4, nftables.TypeIPAddr, 4, 12, 16, prefix{[]byte{127}, nil}, nil}
 }
 
 func ipv6() family {
 	loopback, linkLocal, tenBits := [16]byte{15: 1}, [16]byte{0xfe, 0x80}, [16]byte{0xff, 0xc0}
 	return family{unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 16, 8, 24,
-		[]prefix{{loopback[:], nil}, {linkLocal[:], tenBits[:]}}}
+		prefix{loopback[:], nil}, []prefix{{linkLocal[:], tenBits[:]}}}
 }
 
 func families() []family { return []family{ipv4(), ipv6()} }
@@ -102,12 +104,13 @@ type chain struct {
 // ports, one for each of the rules that need it, since the kernel binds a set without a
 // name to one rule only.
 func (f family) chains(known [2]*nftables.Set) []chain {
-	local := append(f.forOthers(), f.isLocal()...)
-	local = append(local, &expr.Verdict{Kind: expr.VerdictJump, Chain: "hostports"})
+	lead := &expr.Verdict{Kind: expr.VerdictJump, Chain: "hostports"}
+	local := append(slices.Concat(f.ofOthers(f.dst), f.isLocal()), lead)
+	loopback := append(slices.Concat(f.loopback.match(f.dst, expr.CmpOpEq), f.ofOthers(f.src)), lead)
 	return []chain{
 		{"hostports", nil, 0, [][]expr.Any{f.lead(known[0], true), f.lead(known[1], false)}},
 		{"prerouting", nftables.ChainHookPrerouting, priorityDNAT, [][]expr.Any{local}},
-		{"output", nftables.ChainHookOutput, priorityDNAT, [][]expr.Any{local}},
+		{"output", nftables.ChainHookOutput, priorityDNAT, [][]expr.Any{local, loopback}},
 		{"postrouting", nftables.ChainHookPostrouting, prioritySNAT, [][]expr.Any{f.hairpin()}},
 	}
 }
@@ -124,20 +127,26 @@ func (f family) loadDestination(register uint32) expr.Any {
 	return load(register, f.dst, f.size, expr.PayloadBaseNetworkHeader)
 }
 
-// forOthers matches destinations that other hosts can reach: the kernel routes no other
-// ones, also not when they are translated.
-func (f family) forOthers() (list []expr.Any) {
-	for _, p := range f.notForOthers {
-		n := uint32(len(p.bytes))
-		list = append(list, load(firstRegister, f.dst, n, expr.PayloadBaseNetworkHeader))
-		if p.mask != nil {
-			list = append(list, &expr.Bitwise{
-				SourceRegister: firstRegister, DestRegister: firstRegister, Len: n, Mask: p.mask, Xor: make([]byte, n),
-			})
-		}
-		list = append(list, &expr.Cmp{Op: expr.CmpOpNeq, Register: firstRegister, Data: p.bytes})
+// ofOthers matches addresses, at an offset, that other hosts can reach or answer to: what
+// comes from another one never leaves the node, also not when it is translated.
+func (f family) ofOthers(offset uint32) []expr.Any {
+	list := f.loopback.match(offset, expr.CmpOpNeq)
+	for _, p := range f.linkLocal {
+		list = append(list, p.match(offset, expr.CmpOpNeq)...)
 	}
 	return list
+}
+
+// match compares the address at an offset.
+func (p prefix) match(offset uint32, op expr.CmpOp) []expr.Any {
+	n := uint32(len(p.bytes))
+	list := []expr.Any{load(firstRegister, offset, n, expr.PayloadBaseNetworkHeader)}
+	if p.mask != nil {
+		list = append(list, &expr.Bitwise{
+			SourceRegister: firstRegister, DestRegister: firstRegister, Len: n, Mask: p.mask, Xor: make([]byte, n),
+		})
+	}
+	return append(list, &expr.Cmp{Op: op, Register: firstRegister, Data: p.bytes})
 }
 
 // isLocal matches destinations that are addresses of the node.

@@ -1,6 +1,7 @@
 package inspect_test
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -117,7 +118,7 @@ func TestChainsAndRulesAsTheyAre(t *testing.T) {
 				t.Errorf("no chain %+v in %+v", want, chains)
 			}
 		}
-		list, err := r.Rules(unix.NFPROTO_IPV4, "one")
+		list, err := r.Rules(inspect.Table{Family: unix.NFPROTO_IPV4, Name: "one"})
 		if err != nil {
 			return err
 		}
@@ -138,8 +139,9 @@ func TestOneObjectIsAskedForByItsName(t *testing.T) {
 	ns.Run(t, "nft", "add element ip one m { 80 : accept }")
 	with(t, ns, func(r *inspect.Reader) error {
 		for name, want := range map[string]bool{"base": true, "nothing": false} {
-			if got, err := r.HasChain(unix.NFPROTO_IPV4, "one", name); err != nil || got != want {
-				t.Errorf("chain %s: %v, %v", name, got, err)
+			one := inspect.Table{Family: unix.NFPROTO_IPV4, Name: "one"}
+			if c, there, err := r.Chain(one, name); err != nil || there != want || c.Base != want {
+				t.Errorf("chain %s: %+v, %v, %v", name, c, there, err)
 			}
 		}
 		for _, c := range []struct {
@@ -147,8 +149,10 @@ func TestOneObjectIsAskedForByItsName(t *testing.T) {
 			port       byte
 			want       bool
 		}{{"one", "m", 80, true}, {"one", "m", 81, false}, {"two", "m", 80, false}, {"one", "n", 80, false}, {"three", "m", 80, false}} {
-			if got, err := r.HasElement(unix.NFPROTO_IPV4, c.table, c.set, []byte{0, c.port}); err != nil || got != c.want {
-				t.Errorf("element %+v: %v, %v", c, got, err)
+			key := []byte{0, c.port}
+			got, there, err := r.Element(inspect.Table{Family: unix.NFPROTO_IPV4, Name: c.table}, c.set, key)
+			if err != nil || there != c.want || there && !bytes.Equal(got.Key, key) {
+				t.Errorf("element %+v: %+v, %v, %v", c, got, there, err)
 			}
 		}
 		return nil
@@ -177,8 +181,8 @@ func TestAListingIsBegunAgainIfSomebodyWrites(t *testing.T) {
 			_, err := ns.Output("nft", "add table ip x; delete table ip x")
 			return err
 		})
-		if err == nil {
-			t.Error("no error though others never stopped")
+		if !errors.Is(err, inspect.ErrBusy) {
+			t.Errorf("error %v though others never stopped", err)
 		}
 		return nil
 	})

@@ -2,30 +2,14 @@ package inspect
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
+	"maps"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
-
-// sealPrefix begins the name of an empty chain that says what a table was when it was
-// last written. It is written by a transaction of its own, since only the kernel tells
-// how it has the rules: a missing one costs that they are written again.
-const sealPrefix = "rules-"
-
-// digestSize is in bytes.
-const digestSize = 8
-
-// A Table names a table.
-type Table struct {
-	Family uint8 // as in messages of netfilter: unix.NFPROTO_IPV4
-	Name   string
-}
 
 // Contents is what the kernel has of a table.
 type Contents struct {
@@ -34,8 +18,6 @@ type Contents struct {
 	// that are in the table.
 	Seal     string
 	SealedBy []string
-	// Counters are the named ones: packets.
-	Counters map[string]uint64
 }
 
 // Sealed says whether the table is what was written last, from the same text.
@@ -56,157 +38,69 @@ func (r *Reader) Read(t Table, source string) (c Contents, err error) {
 	return c, err
 }
 
-func (r *Reader) read(t Table, source string) (Contents, error) {
-	c := Contents{Counters: map[string]uint64{}}
+func (r *Reader) read(t Table, source string) (c Contents, err error) {
+	flags, there, err := r.Flags(t)
+	if err != nil || !there {
+		return c, err
+	}
 	h := sha256.New()
-	part(h, []byte(source))
-	err := r.ask(unix.NFT_MSG_GETTABLE, t.Family, func(kind uint16, v []byte) {
-		if kind == unix.NFTA_TABLE_FLAGS {
-			part(h, v)
-		}
-	}, attribute{unix.NFTA_TABLE_NAME, t.Name})
-	if errors.Is(err, unix.ENOENT) {
-		return c, nil
-	}
-	for _, step := range []func(Table, hash.Hash, *Contents) error{r.digestChains, r.digestSets, r.digestRules, r.digestCounters} {
-		if err == nil {
-			err = step(t, h, &c)
+	part(h, source)
+	part(h, fmt.Sprint(flags))
+	for _, step := range []func(Table, hash.Hash, *Contents) error{r.sealChains, r.sealSets, r.sealRules, r.sealCounters} {
+		if err := step(t, h, &c); err != nil {
+			return c, err
 		}
 	}
-	c.There, c.Seal = true, sealPrefix+hex.EncodeToString(h.Sum(nil)[:digestSize])
-	return c, err
+	c.There, c.Seal = true, seal(h)
+	return c, nil
 }
 
-func (r *Reader) digestChains(t Table, h hash.Hash, c *Contents) error {
+func (r *Reader) sealChains(t Table, h hash.Hash, c *Contents) error {
 	chains, err := r.Chains(t.Family)
-	if err != nil {
-		return err
-	}
 	var said []string
 	for _, chain := range chains {
 		switch {
 		case chain.Table != t.Name:
-		case strings.HasPrefix(chain.Name, sealPrefix):
+		case strings.HasPrefix(chain.Name, SealPrefix):
 			c.SealedBy = append(c.SealedBy, chain.Name)
 		default:
-			said = append(said, fmt.Sprintf("chain %q %+v", chain.Name, chain))
+			said = append(said, fmt.Sprintf("chain %+v", chain))
 		}
 	}
 	parts(h, said)
-	return nil
+	return err
 }
 
-// digestSets takes the shape of the sets that have names of their own, not what is in
-// them.
-func (r *Reader) digestSets(t Table, h hash.Hash, _ *Contents) error {
+// sealSets takes the shape of the sets that have names of their own, not what is in them.
+func (r *Reader) sealSets(t Table, h hash.Hash, _ *Contents) error {
+	sets, err := r.Sets(t)
 	var said []string
-	err := r.list(unix.NFT_MSG_GETSET, t.Family, func(body []byte) error {
-		var table string
-		var flags uint32
-		shape := map[uint16]string{}
-		err := attributes(body, func(kind uint16, v []byte) {
-			switch kind {
-			case unix.NFTA_SET_TABLE:
-				table = text(v)
-			case unix.NFTA_SET_FLAGS:
-				flags = number(v)
-				fallthrough
-			case unix.NFTA_SET_NAME, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_DATA_LEN:
-				shape[kind] = string(v)
-			}
-		})
-		if table == t.Name && flags&unix.NFT_SET_ANONYMOUS == 0 {
-			said = append(said, fmt.Sprint("set ", shape))
+	for _, s := range sets {
+		if s.Flags&unix.NFT_SET_ANONYMOUS == 0 {
+			said = append(said, fmt.Sprintf("set %+v", s))
 		}
-		return err
-	}, attribute{unix.NFTA_SET_TABLE, t.Name})
-	if err != nil {
-		return fmt.Errorf("list sets: %w", err)
 	}
 	parts(h, said)
-	return nil
+	return err
 }
 
-// digestRules takes the rules of each chain in their order.
-func (r *Reader) digestRules(t Table, h hash.Hash, _ *Contents) error {
-	rules, err := r.Rules(t.Family, t.Name)
-	if err != nil {
-		return err
-	}
-	slices.SortStableFunc(rules, func(a, b Rule) int { return strings.Compare(a.Chain, b.Chain) })
-	for _, rule := range rules {
-		part(h, []byte("rule of "+rule.Chain))
-		steps, err := rule.Steps()
-		if err != nil {
-			return err
-		}
-		for _, e := range steps {
-			part(h, []byte(e.Name))
-			if e.Name != "counter" { // what it has counted
-				part(h, e.Data)
-			}
-		}
-	}
-	return nil
+func (r *Reader) sealRules(t Table, h hash.Hash, _ *Contents) error {
+	d, err := r.Digests(t)
+	part(h, d.all().Sum(nil))
+	return err
 }
 
-func (r *Reader) digestCounters(t Table, h hash.Hash, c *Contents) error {
-	var said []string
-	err := r.list(unix.NFT_MSG_GETOBJ, t.Family, func(body []byte) error {
-		var table, name string
-		var packets uint64
-		var nestedErr error
-		err := attributes(body, func(kind uint16, v []byte) {
-			switch kind {
-			case unix.NFTA_OBJ_TABLE:
-				table = text(v)
-			case unix.NFTA_OBJ_NAME:
-				name = text(v)
-			case unix.NFTA_OBJ_DATA:
-				nestedErr = nested(v, func(kind uint16, v []byte) {
-					if kind == unix.NFTA_COUNTER_PACKETS && len(v) == 8 {
-						packets = binary.BigEndian.Uint64(v)
-					}
-				})
-			}
-		})
-		if table == t.Name {
-			c.Counters[name] = packets
-			said = append(said, fmt.Sprintf("object %q", name))
-		}
-		return errors.Join(err, nestedErr)
-	}, attribute{unix.NFTA_OBJ_TABLE, t.Name})
-	if err != nil {
-		return fmt.Errorf("list counters: %w", err)
-	}
-	parts(h, said)
-	return nil
+func (r *Reader) sealCounters(t Table, h hash.Hash, _ *Contents) error {
+	counters, err := r.Counters(t)
+	parts(h, slices.Collect(maps.Keys(counters)))
+	return err
 }
 
-// parts adds what was said in any order.
+// parts adds what was said in any order. How much it was says which kind it is.
 func parts(h hash.Hash, said []string) {
 	slices.Sort(said)
+	part(h, fmt.Sprint(len(said)))
 	for _, s := range said {
-		part(h, []byte(s))
+		part(h, s)
 	}
-}
-
-// part writes a part with its length before it, so that no two lists of parts look the
-// same.
-func part(h hash.Hash, b []byte) {
-	var size [4]byte
-	binary.BigEndian.PutUint32(size[:], uint32(len(b)))
-	_, _ = h.Write(size[:]) // a hash takes everything
-	_, _ = h.Write(b)
-}
-
-// Counters gives what the named counters of a table have counted: packets. A table that is
-// not there has none.
-func (r *Reader) Counters(t Table) (map[string]uint64, error) {
-	c := Contents{Counters: map[string]uint64{}}
-	err := r.digestCounters(t, sha256.New(), &c)
-	if errors.Is(err, unix.ENOENT) {
-		err = nil
-	}
-	return c.Counters, err
 }

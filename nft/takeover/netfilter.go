@@ -9,6 +9,8 @@ import (
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
 )
 
 const (
@@ -34,7 +36,7 @@ func findByNetlink(_ context.Context, l *Leftovers) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	for _, family := range families() {
 		if err := findFamily(c, family, l); err != nil {
 			return fmt.Errorf("family %s: %w", family, err)
@@ -43,7 +45,7 @@ func findByNetlink(_ context.Context, l *Leftovers) error {
 	return nil
 }
 
-func findFamily(c *reader, family Family, l *Leftovers) error {
+func findFamily(c reader, family Family, l *Leftovers) error {
 	tables, err := c.tables(family)
 	if err != nil {
 		return err
@@ -79,7 +81,7 @@ func deleteTable(family Family) error {
 	}
 	conn.DelTable(&nftables.Table{Name: proxyTable, Family: family.number()})
 	if err := conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete table %s %s: %w", family, proxyTable, firstOf(err))
+		return fmt.Errorf("delete table %s %s: %w", family, proxyTable, dump.First(err))
 	}
 	return nil
 }
@@ -92,7 +94,7 @@ func removeByNetlink(ctx context.Context, family Family, name string) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }()
 	var last error
 	for range tries {
 		chains, err := c.chains(family)
@@ -134,7 +136,7 @@ func write(ctx context.Context, family Family, name string, r removal) error {
 	each := func(names []string, do func(*nftables.Chain)) error {
 		for _, chain := range names {
 			if written++; written%messagesPerTransaction == 0 {
-				if err := errors.Join(ctx.Err(), firstOf(conn.Flush())); err != nil {
+				if err := errors.Join(ctx.Err(), dump.First(conn.Flush())); err != nil {
 					return err
 				}
 			}
@@ -148,16 +150,5 @@ func write(ctx context.Context, family Family, name string, r removal) error {
 	if err := each(r.delete, conn.DelChain); err != nil {
 		return err
 	}
-	return firstOf(conn.Flush())
-}
-
-// firstOf gives the first of the errors that a transaction gave, one for each message.
-func firstOf(err error) error {
-	for {
-		var list interface{ Unwrap() []error }
-		if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
-			return err
-		}
-		err = list.Unwrap()[0]
-	}
+	return dump.First(conn.Flush())
 }

@@ -8,8 +8,9 @@ import (
 	"os"
 	"slices"
 
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"onerule/nft/dump"
 )
 
 // Of linux/netfilter/ipset/ip_set.h, which golang.org/x/sys does not have.
@@ -31,43 +32,42 @@ func findSets(_ context.Context, l *Leftovers) error {
 	if _, err := os.Stat("/sys/module/ip_set"); err != nil {
 		return nil
 	}
-	messages, err := askSets(setList, netlink.Dump, netlink.Attribute{Type: setFlags, Data: binary.BigEndian.AppendUint32(nil, setNamesOnly)})
+	err := withSets(func(c *dump.Conn) error {
+		return c.Run(unix.NFNL_SUBSYS_IPSET<<8|setList, aboutSets(dump.Attr(setFlags, binary.BigEndian.AppendUint32(nil, setNamesOnly))), l.takeSet)
+	})
 	if err != nil {
 		return fmt.Errorf("list sets of ipset: %w", err)
-	}
-	for _, m := range messages {
-		if err := attributes(m, func(d *netlink.AttributeDecoder) {
-			if d.Type() == setName && isProxySet(d.String()) {
-				l.Sets = append(l.Sets, d.String())
-			}
-		}); err != nil {
-			return err
-		}
 	}
 	slices.Sort(l.Sets)
 	return nil
 }
 
+func (l *Leftovers) takeSet(body []byte) error {
+	attrs, err := dump.Attributes(body)
+	if name := dump.Text(dump.Find(attrs, setName)); isProxySet(name) {
+		l.Sets = append(l.Sets, name)
+	}
+	return err
+}
+
 func destroySet(name string) error {
-	_, err := askSets(setDestroy, netlink.Acknowledge, netlink.Attribute{Type: setName, Data: append([]byte(name), 0)})
+	err := withSets(func(c *dump.Conn) error {
+		return c.Ask(unix.NFNL_SUBSYS_IPSET<<8|setDestroy, aboutSets(dump.Name(setName, name)), func([]byte) error { return nil })
+	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("destroy set %s of ipset: %w", name, err)
 	}
 	return nil
 }
 
-func askSets(command int, flags netlink.HeaderFlags, attrs ...netlink.Attribute) ([]netlink.Message, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+func withSets(f func(*dump.Conn) error) error {
+	c, err := dump.Open()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+		return err
 	}
-	defer c.Close()
-	data, err := netlink.MarshalAttributes(append([]netlink.Attribute{{Type: setProtocol, Data: []byte{setVersion}}}, attrs...))
-	if err != nil {
-		return nil, fmt.Errorf("encode request: %w", err)
-	}
-	return c.Execute(netlink.Message{
-		Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_IPSET<<8 | command), Flags: netlink.Request | flags},
-		Data:   append([]byte{unix.AF_INET, unix.NFNETLINK_V0, 0, 0}, data...),
-	})
+	return errors.Join(f(c), c.Close())
+}
+
+func aboutSets(attr []byte) []byte {
+	return dump.Request(unix.AF_INET, dump.Attr(setProtocol, []byte{setVersion}), attr)
 }

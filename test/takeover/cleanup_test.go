@@ -11,20 +11,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"onerule/test/addr"
+	"onerule/test/bpffs"
 	"onerule/test/netns"
 	"onerule/test/rig"
 )
 
 // A cleaned is a node on which the real program is asked for --cleanup.
 type cleaned struct {
-	ns  *netns.NS
-	bin string
+	ns   *netns.NS
+	bin  string
+	pins string // where counters are pinned
 }
 
 // run gives whether it succeeded, and what it said. wrapper runs it, if there is any.
 func (c cleaned) run(t *testing.T, env string, wrapper ...string) (ok bool, said string) {
 	t.Helper()
-	line := append(wrapper, c.bin, "--cleanup", "--hostname-override", rig.NodeName)
+	line := append(wrapper, c.bin, "--cleanup", "--hostname-override", rig.NodeName, "--bpf-dir", c.pins)
 	cmd, out := exec.Command(line[0], line[1:]...), &rig.Output{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if env != "" {
@@ -40,7 +42,7 @@ func (c cleaned) run(t *testing.T, env string, wrapper ...string) (ok bool, said
 func (c cleaned) ours(t *testing.T) {
 	t.Helper()
 	p := addr.IPv4()
-	d := rig.New(t, c.ns)
+	d := rig.New(t, c.ns, "--bpf-dir", c.pins)
 	d.Write("web.yaml", rig.Service("web", []netip.Addr{p.VIP(0)}, "web/TCP/80"))
 	d.Run()
 	d.AwaitHealthy()
@@ -74,19 +76,22 @@ func (c cleaned) traces(t *testing.T) []string {
 			found = append(found, name)
 		}
 	}
+	if _, err := os.Stat(c.pins); err == nil {
+		found = append(found, "counters")
+	}
 	return found
 }
 
 func TestA14_10R109286CleanupLeavesNothing(t *testing.T) {
-	c := cleaned{netns.New(t, "node"), rig.Binary(t, "oneruled", "onerule/daemon/oneruled")}
+	c := cleaned{netns.New(t, "node"), rig.Binary(t, "oneruled", "onerule/daemon/oneruled"), bpffs.New(t)}
 	const foreign = "table inet others { chain input { type filter hook input priority 0; tcp dport 22 accept; }; }"
 	c.ns.Run(t, "nft", foreign)
 	kept := c.ns.Run(t, "nft", "list", "table", "inet", "others")
 	t.Run("everything of ours and of kube-proxy goes", func(t *testing.T) {
 		c.ours(t)
 		c.theirs(t)
-		if n := len(c.traces(t)); n != 5 {
-			t.Fatalf("%d traces before, want 5: the test shows nothing", n)
+		if n := len(c.traces(t)); n != 6 {
+			t.Fatalf("%d traces before, want 6: the test shows nothing", n)
 		}
 		if ok, said := c.run(t, ""); !ok {
 			t.Errorf("it fails: %s", said)
