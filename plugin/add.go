@@ -5,8 +5,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
-
-	"onerule/nft/hostport"
 )
 
 const fallbackMTU = 1500 // of a node without a default route
@@ -24,7 +22,7 @@ func (p Process) add(r request) error {
 	if err != nil {
 		return err
 	}
-	defer pod.Close()
+	defer pod.close()
 	if err := ask.openNode(); err != nil {
 		return failure(codeWiring, err, "ask the kernel of the node")
 	}
@@ -108,7 +106,7 @@ func (p Process) newRecord(s *store, k key, netns string) (*record, error) {
 	}
 	return &record{
 		Network: k.network, Container: k.container, Interface: k.ifName,
-		BootID: boot, Created: p.Now().UTC(), Netns: netns, HostLink: k.hostLink(),
+		BootID: boot, Created: p.Now().UTC(), Node: inodeOf(ownNamespace), Netns: netns, HostLink: k.hostLink(),
 	}, nil
 }
 
@@ -152,25 +150,15 @@ func (p Process) attach(s *store, c *config, rec *record, w *wire, u *undo) erro
 	// takes another address all the same, in case this one is the fault.
 	u.push("addresses", func() error { return s.release(k, rec, p.Now().Add(-c.quarantine)) })
 	u.push("record", func() error { return s.removeRecord(k) })
-	if err := s.writeRecord(rec); err != nil {
-		return failure(types.ErrIOFailure, err, "state store")
-	}
-	var err error
-	if w.addrs, err = p.allocate(s, c, rec); err != nil {
-		return err
-	}
 	w.mtu, w.hostMAC, w.podMAC = c.mtu, k.mac("node"), k.mac("pod")
 	if c.mac != nil {
 		w.podMAC = c.mac
 	}
-	rec.Addresses, rec.MTU = w.addrs, w.mtu
-	rec.HostMAC, rec.PodMAC = w.hostMAC.String(), w.podMAC.String()
-	if rec.HostPorts, err = hostport.Claims(c.ports, w.addrs); err != nil {
-		return badPorts(err)
+	rec.MTU, rec.HostMAC, rec.PodMAC = w.mtu, w.hostMAC.String(), w.podMAC.String()
+	if err := p.allocate(s, c, rec); err != nil {
+		return err
 	}
-	if err := s.writeRecord(rec); err != nil {
-		return failure(types.ErrIOFailure, err, "state store")
-	}
+	w.addrs = rec.Addresses
 	if err := w.create(); err != nil {
 		return err
 	}
@@ -178,6 +166,10 @@ func (p Process) attach(s *store, c *config, rec *record, w *wire, u *undo) erro
 	u.push("rules in the pod", func() error { return removeRules(w.netns, w.addrs) })
 	if err := w.configure(p.warn); err != nil {
 		return err
+	}
+	u.push("answers on old bridges", func() error { return s.silenceOnBridges(k, rec) })
+	if err := s.answerOnBridges(w.addrs); err != nil {
+		return failure(codeWiring, err, "let old pods find the new one")
 	}
 	if len(rec.HostPorts) == 0 {
 		return nil

@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 	"github.com/vishvananda/netlink"
 )
 
@@ -65,19 +64,4 @@ func (set rangeSet) String() string {
 		text += s.first.String() + "-" + s.last.String()
 	}
 	return text
-}
-
-// rangeSetOf takes what host-local's parser read and validated.
-func rangeSetOf(parsed allocator.RangeSet) rangeSet {
-	var set rangeSet
-	for _, r := range parsed {
-		set = append(set, span{addrOf(r.RangeStart), addrOf(r.RangeEnd), addrOf(r.Gateway)})
-	}
-	return set
-}
-
-// addrOf gives the zero address for nil.
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }

@@ -14,6 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// adoptedName is the file that says that reservations were adopted, and from where.
+const adoptedName = "adopted"
+
 // adopt copies, once, the reservations of host-local from the directory that the
 // configuration names: pods that ptp or bridge wired keep their addresses and go on
 // without a restart. DEL and GC release them like others.
@@ -21,7 +24,7 @@ func (s *store) adopt() error {
 	if s.base.adopt == "" {
 		return nil
 	}
-	done := filepath.Join(s.dir, "adopted")
+	done := filepath.Join(s.dir, adoptedName)
 	if _, err := os.Lstat(done); err == nil {
 		return nil
 	}
@@ -30,10 +33,14 @@ func (s *store) adopt() error {
 		return err
 	}
 	defer unlock()
-	if err := s.adoptAll(); err != nil {
-		return failure(types.ErrIOFailure, err, "adopt reservations of %s", s.base.adopt)
+	err = s.adoptAll()
+	if err == nil {
+		err = s.tendBridges()
 	}
-	if err := writeWhole(done, []byte(s.base.adopt+"\n")); err != nil {
+	if err == nil {
+		err = writeWhole(done, []byte(s.base.adopt+"\n"))
+	}
+	if err != nil {
 		return failure(types.ErrIOFailure, err, "adopt reservations of %s", s.base.adopt)
 	}
 	return nil
@@ -44,7 +51,11 @@ func (s *store) adoptAll() error {
 	if err != nil {
 		return err
 	}
-	boot, err := bootTime()
+	began, err := bootTime()
+	if err != nil {
+		return err
+	}
+	boot, err := bootID()
 	if err != nil {
 		return err
 	}
@@ -53,7 +64,7 @@ func (s *store) adoptAll() error {
 		if err != nil {
 			continue // its lock, and where its round robin stands
 		}
-		if err := s.adoptOne(a, filepath.Join(s.base.adopt, name), boot); err != nil {
+		if err := s.adoptOne(a, filepath.Join(s.base.adopt, name), began, boot); err != nil {
 			return err
 		}
 	}
@@ -62,7 +73,7 @@ func (s *store) adoptAll() error {
 
 // adoptOne leaves out what is of an earlier boot, and never takes the place of a
 // reservation of ours.
-func (s *store) adoptOne(a netip.Addr, path string, boot time.Time) error {
+func (s *store) adoptOne(a netip.Addr, path string, began time.Time, boot string) error {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -70,7 +81,7 @@ func (s *store) adoptOne(a netip.Addr, path string, boot time.Time) error {
 	if err != nil {
 		return err
 	}
-	if info.ModTime().Before(boot) {
+	if info.ModTime().Before(began) {
 		s.note("not adopting %s: it is of an earlier boot", path)
 		return nil
 	}
@@ -84,7 +95,7 @@ func (s *store) adoptOne(a netip.Addr, path string, boot time.Time) error {
 		return nil
 	}
 	if ours, err := s.readReservation(a); err == nil && ours == nil {
-		r.Created = info.ModTime()
+		r.Created, r.BootID, r.Adopted = info.ModTime(), boot, true
 		s.note("adopting %s of %s/%s", a, r.Container, r.Interface)
 		return s.writeReservation(a, r)
 	}

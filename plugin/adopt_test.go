@@ -3,6 +3,7 @@ package plugin_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,12 +19,39 @@ import (
 
 const mains = "github.com/containernetworking/plugins/plugins/"
 
-// A node moves from ptp and host-local to this plugin under its running pods.
+// A formerPlugin is what wired the pods of a node before, with host-local.
+type formerPlugin struct {
+	config object // without addresses
+	dual   bool
+}
+
+func (f formerPlugin) String() string {
+	if f.dual {
+		return f.config["type"].(string) + ", both families"
+	}
+	return f.config["type"].(string) + ", IPv4"
+}
+
+func formerPlugins() []formerPlugin {
+	ptp := object{"type": "ptp"}
+	bridge := object{"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true, "ipMasq": true, "ipMasqBackend": "nftables"}
+	return []formerPlugin{{ptp, false}, {ptp, true}, {bridge, false}, {bridge, true}}
+}
+
+// A node moves from another plugin and host-local to this one under its running pods.
 func TestAdopt(t *testing.T) {
-	dir := build(t, mains+"main/ptp", mains+"ipam/host-local")
+	dir := build(t, mains+"main/ptp", mains+"main/bridge", mains+"ipam/host-local")
+	for _, former := range formerPlugins() {
+		t.Run(former.String(), func(t *testing.T) { testAdopt(t, dir, former) })
+	}
+}
+
+func testAdopt(t *testing.T, dir string, former formerPlugin) {
 	n := newNode(t)
 	networks := t.TempDir()
-	old := oldPods(t, n, dir, networks, 3)
+	n.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0") // as if the bridge were there for long
+	old := oldPodsOf(t, n, dir, networks, former, 3)
+	n.Sysctl(t, "net.ipv6.conf.default.accept_dad", "1")
 	more := object{"adopt": filepath.Join(networks, "pods"), "quarantine": "0s"}
 	stdin := n.config("1.1.0", more)
 	// What a reboot left, and what a crash did.
@@ -37,24 +65,37 @@ func TestAdopt(t *testing.T) {
 
 	next := netns.New(t, "next")
 	got := addresses(t, n.added(t, add("next", "eth0", next, stdin)))
-	t.Run("a new pod gets an address that no old one has, and they talk", func(t *testing.T) {
+	t.Run("a new pod gets addresses that no old one has, and they talk", func(t *testing.T) {
 		for _, p := range old {
-			if slices.Contains(got, p.addr) {
-				t.Errorf("%s was given twice", p.addr)
+			for i, a := range p.addrs {
+				if slices.Contains(got, a) {
+					t.Errorf("%s was given twice", a)
+				}
+				connect(t, next, p.ns, a)
+				connect(t, p.ns, next, got[i])
+				connect(t, n.outside, p.ns, a)
+				connect(t, n.NS, p.ns, a)
 			}
-			connect(t, next, p.ns, p.addr)
-			connect(t, p.ns, next, got[0])
+			connect(t, p.ns, n.outside, netip.MustParseAddr(outAddr4))
 		}
+		connect(t, old[0].ns, old[1].ns, old[1].addr)
 	})
 	t.Run("what is void is not adopted", func(t *testing.T) {
 		if files := strings.Join(n.files(t), " "); strings.Contains(files, "10.1.0.20") {
 			t.Errorf("got files %s", files)
 		}
 	})
+	endOldPods(t, n, old, more)
+}
+
+// endOldPods releases what the plugin took over, in each way that there is.
+func endOldPods(t *testing.T, n *node, old []oldPod, more object) {
+	t.Helper()
+	stdin, perPod := n.config("1.1.0", more), len(old[0].addrs)
 	t.Run("C50: GC without a list spares old pods", func(t *testing.T) {
 		n.succeed(t, call{verb: "GC", stdin: stdin})
-		if files := n.files(t); len(files) != 6 {
-			t.Errorf("got files %q, want three of old pods and three of the new one", files)
+		if files := n.files(t); len(files) != 3*perPod+3 {
+			t.Errorf("got files %q, want those of three old pods and three of the new one", files)
 		}
 	})
 	t.Run("C37: DEL of an old pod frees its address", func(t *testing.T) {
@@ -68,23 +109,38 @@ func TestAdopt(t *testing.T) {
 		keep["adopt"] = more["adopt"]
 		n.succeed(t, call{verb: "GC", stdin: n.config("1.1.0", keep)})
 		files := n.files(t)
-		if len(files) != 4 || !slices.Contains(files, old[1].addr.String()) {
-			t.Errorf("got files %q, want that of old1 and three of the new pod", files)
+		if len(files) != perPod+3 || !slices.Contains(files, old[1].addr.String()) {
+			t.Errorf("got files %q, want those of old1 and three of the new pod", files)
 		}
+	})
+	t.Run("D2: those of an earlier boot are void", func(t *testing.T) {
+		n.reboot(t)
+		n.succeed(t, call{verb: "GC", stdin: stdin})
+		n.clean(t)
 	})
 }
 
 type oldPod struct {
-	ns   *netns.NS
-	addr netip.Addr
+	ns    *netns.NS
+	addr  netip.Addr // the first
+	addrs []netip.Addr
 }
 
 // oldPods wires pods by ptp and host-local.
 func oldPods(t *testing.T, n *node, dir, networks string, count int) []oldPod {
 	t.Helper()
-	b, err := json.Marshal(object{"cniVersion": "1.0.0", "name": "pods", "plugins": []object{{
-		"type": "ptp", "ipam": object{"type": "host-local", "dataDir": networks, "ranges": [][]object{{{"subnet": podRange4}}}, "routes": []object{{"dst": "0.0.0.0/0"}}},
-	}}})
+	return oldPodsOf(t, n, dir, networks, formerPlugins()[0], count)
+}
+
+func oldPodsOf(t *testing.T, n *node, dir, networks string, former formerPlugin, count int) []oldPod {
+	t.Helper()
+	ranges, routes := [][]object{{{"subnet": podRange4}}}, []object{{"dst": "0.0.0.0/0"}}
+	if former.dual {
+		ranges, routes = append(ranges, []object{{"subnet": podRange6}}), append(routes, object{"dst": "::/0"})
+	}
+	conf := maps.Clone(former.config)
+	conf["ipam"] = object{"type": "host-local", "dataDir": networks, "ranges": ranges, "routes": routes}
+	b, err := json.Marshal(object{"cniVersion": "1.0.0", "name": "pods", "plugins": []object{conf}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,6 +152,7 @@ func oldPods(t *testing.T, n *node, dir, networks string, count int) []oldPod {
 	var pods []oldPod
 	for i := range count {
 		pod := oldPod{ns: netns.New(t, "old")}
+		pod.ns.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
 		rt := &libcni.RuntimeConf{ContainerID: "old" + dec(i), NetNS: pod.ns.Path(), IfName: "eth0"}
 		if err := n.Do(func() error {
 			res, err := cni.AddNetworkList(context.Background(), list, rt)
@@ -104,7 +161,8 @@ func oldPods(t *testing.T, n *node, dir, networks string, count int) []oldPod {
 			}
 			r, err := types100.NewResultFromResult(res)
 			if err == nil {
-				pod.addr = addresses(t, r)[0]
+				pod.addrs = addresses(t, r)
+				pod.addr = pod.addrs[0]
 			}
 			return err
 		}); err != nil {

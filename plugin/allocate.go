@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"onerule/nft/hostport"
 )
 
 // allocate reserves one address of each range set for an attachment, the requested
-// ones where they were asked for. All or none. Where none is left, it looks for
-// pods that died without a DEL.
-func (p Process) allocate(s *store, c *config, rec *record) ([]netip.Addr, error) {
-	addrs, err := s.reserve(c, rec, p.Now())
+// ones where they were asked for, and writes its record. All or none. Where none is left,
+// it looks for pods that died without a DEL.
+func (p Process) allocate(s *store, c *config, rec *record) error {
+	err := s.reserve(c, rec, p.Now())
 	if !outOfAddresses(err) || p.sweepDead(s, rec) == 0 {
-		return addrs, err
+		return err
 	}
 	return s.reserve(c, rec, p.Now())
 }
@@ -26,28 +28,32 @@ func outOfAddresses(err error) bool {
 	return errors.As(err, &short)
 }
 
-// reserve does it under the lock.
-func (s *store) reserve(c *config, rec *record, now time.Time) ([]netip.Addr, error) {
+// reserve does it under the lock. The record comes before the reservations, which are
+// copies of it: whatever a SIGKILL leaves of the two says whose it is.
+func (s *store) reserve(c *config, rec *record, now time.Time) error {
 	unlock, err := s.lockAddresses()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 	p, err := s.readPool()
 	if err != nil {
-		return nil, failure(types.ErrIOFailure, err, "address store")
+		return failure(types.ErrIOFailure, err, "address store")
 	}
-	addrs, err := s.chooseAll(p, c, rec, now)
+	if rec.Addresses, err = s.chooseAll(p, c, rec, now); err != nil {
+		return err
+	}
+	if rec.HostPorts, err = hostport.Claims(c.ports, rec.Addresses); err != nil {
+		return badPorts(err)
+	}
+	content, err := s.writeRecord(rec)
 	if err != nil {
-		return nil, err
+		return failure(types.ErrIOFailure, err, "state store")
 	}
-	r := rec.reservation()
-	for i, a := range addrs {
-		if err := s.writeReservation(a, r); err != nil {
-			return nil, failure(types.ErrIOFailure, errors.Join(err, s.takeBack(addrs[:i+1])), "address store")
-		}
+	if err := s.writeReservations(rec.Addresses, content); err != nil {
+		return failure(types.ErrIOFailure, errors.Join(err, s.takeBack(rec.Addresses)), "address store")
 	}
-	return addrs, nil
+	return nil
 }
 
 // takeBack undoes reservations that nobody has used.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -38,7 +37,7 @@ func (p Process) check(r request) error {
 	if err != nil {
 		return err
 	}
-	defer netns.Close()
+	defer netns.close()
 	s, err := p.findStore(b)
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
@@ -51,14 +50,18 @@ func (p Process) check(r request) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.checkReservations(s), s.checkPorts(c.rec)); err != nil {
+	d, err := readTold(r.stdin)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(d.checkGuard(c.addrs), c.checkReservations(s), s.checkPorts(c.rec), s.checkAnswers(c.addrs)); err != nil {
 		return checkFailed(err)
 	}
 	host, err := c.checkHost()
 	if err != nil {
 		return checkFailed(fmt.Errorf("on the node: %w", err))
 	}
-	if err := netns.Do(func(ns.NetNS) error { return c.checkPod(host.Attrs().HardwareAddr) }); err != nil {
+	if err := netns.do(func() error { return c.checkPod(host.Attrs().HardwareAddr) }); err != nil {
 		return checkFailed(fmt.Errorf("in the pod: %w", err))
 	}
 	return nil

@@ -89,6 +89,17 @@ func checkCases() []checkCase {
 	}
 }
 
+func (tc checkCase) spoil(t *testing.T, n *node, pod *netns.NS, host string) {
+	t.Helper()
+	env := "host=" + host + " state=" + filepath.Join(n.dataDir, "pods") + "; set -e; "
+	if tc.onNode != "" {
+		n.Run(t, "sh", "-c", env+tc.onNode)
+	}
+	if tc.inPod != "" {
+		pod.Run(t, "sh", "-c", env+tc.inPod)
+	}
+}
+
 func TestCheck(t *testing.T) {
 	for _, tc := range checkCases() {
 		t.Run("C44: "+tc.name, func(t *testing.T) {
@@ -102,13 +113,7 @@ func TestCheck(t *testing.T) {
 			}
 			check := n.checkWith(c, json.RawMessage(a.stdout))
 			n.succeed(t, check)
-			env := "host=" + prev.Interfaces[0].Name + " state=" + filepath.Join(n.dataDir, "pods") + "; set -e; "
-			if tc.onNode != "" {
-				n.Run(t, "sh", "-c", env+tc.onNode)
-			}
-			if tc.inPod != "" {
-				pod.Run(t, "sh", "-c", env+tc.inPod)
-			}
+			tc.spoil(t, n, pod, prev.Interfaces[0].Name)
 			if tc.what == "" {
 				n.succeed(t, check)
 			} else {

@@ -7,13 +7,13 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/utils"
 	"github.com/containernetworking/cni/pkg/version"
-	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
 
 	"onerule/nft/hostport"
 )
@@ -56,19 +56,15 @@ type config struct {
 // input is stdin as JSON; other keys are for others.
 type input struct {
 	types.PluginConf
-	DataDir     string `json:"dataDir"`
-	LockTimeout string `json:"lockTimeout"`
-	Quarantine  string `json:"quarantine"`
-	MTU         int    `json:"mtu"`
-	IPAM        *struct {
-		Type       string         `json:"type"`
-		DataDir    string         `json:"dataDir"`
-		ResolvConf string         `json:"resolvConf"`
-		Routes     []*types.Route `json:"routes"`
-	} `json:"ipam"`
+	DataDir       string     `json:"dataDir"`
+	LockTimeout   string     `json:"lockTimeout"`
+	Quarantine    string     `json:"quarantine"`
+	MTU           int        `json:"mtu"`
+	IPAM          *ipamInput `json:"ipam"`
 	RuntimeConfig struct {
-		MAC string    `json:"mac"`
-		IPs []*string `json:"ips"`
+		MAC      string         `json:"mac"`
+		IPs      []*string      `json:"ips"`
+		IPRanges [][]rangeInput `json:"ipRanges"`
 		// Ports are decoded apart: a bad one is named as what it is.
 		Ports json.RawMessage `json:"portMappings"`
 	} `json:"runtimeConfig"`
@@ -91,7 +87,7 @@ func parseBase(stdin []byte) (base, error) {
 		return base{}, failure(types.ErrDecodingFailure, err, "decode the network configuration")
 	}
 	if err := utils.ValidateNetworkName(in.Name); err != nil {
-		return base{}, failure(types.ErrInvalidNetworkConfig, nil, "name %q: %s", in.Name, err.Msg)
+		return base{}, failure(types.ErrInvalidNetworkConfig, nil, "name %q: %s", in.Name, strings.TrimSuffix(err.Msg, ":"))
 	}
 	b := base{cniVersion: in.CNIVersion, network: in.Name, dataDir: defaultDataDir, lockTimeout: defaultLockTimeout}
 	if in.DataDir != "" {
@@ -144,8 +140,8 @@ func parseConfig(stdin []byte, cniArgs string) (config, error) {
 	if err := in.refuseUnsupported(); err != nil {
 		return config{}, err
 	}
-	if c.ranges, err = parseRanges(stdin); err != nil {
-		return config{}, err
+	if c.ranges, err = in.IPAM.rangeSets(in.RuntimeConfig.IPRanges); err != nil {
+		return config{}, failure(types.ErrInvalidNetworkConfig, err, "ipam")
 	}
 	if err := c.validateMTU(); err != nil {
 		return config{}, err
@@ -197,7 +193,7 @@ func (in *input) quarantine() (time.Duration, error) {
 // pass over in silence.
 func (in *input) refuseUnsupported() error {
 	if in.IPAM == nil {
-		return nil // parseRanges says it
+		return nil // rangeSets says it
 	}
 	if t := in.IPAM.Type; t != "" && t != "host-local" {
 		return unsupported("ipam.type", t, `addresses come from "ipam": {"ranges": [...]}, of type "host-local" or none`)
@@ -215,19 +211,6 @@ func (in *input) refuseUnsupported() error {
 		}
 	}
 	return nil
-}
-
-// parseRanges lets host-local's own parser read and validate the ranges.
-func parseRanges(stdin []byte) ([]rangeSet, error) {
-	ipam, _, err := allocator.LoadIPAMConfig(stdin, "")
-	if err != nil {
-		return nil, failure(types.ErrInvalidNetworkConfig, err, "ipam")
-	}
-	var sets []rangeSet
-	for _, parsed := range ipam.Ranges {
-		sets = append(sets, rangeSetOf(parsed))
-	}
-	return sets, nil
 }
 
 func (c *config) validateMTU() error {

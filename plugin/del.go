@@ -39,5 +39,13 @@ func (p Process) del(r request) error {
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
-	return p.detach(s, leaving{key: k, rec: rec, netns: r.netns, at: p.Now()})
+	if rec == nil && asksForPorts(r.stdin) {
+		if err := p.forgetPorts(s, k); err != nil {
+			s.note("%s: %v", k, err) // the pod is gone all the same
+		}
+	}
+	if err := p.detach(s, leaving{key: k, rec: rec, netns: r.netns, at: p.Now()}); err != nil || rec != nil {
+		return err
+	}
+	return s.afterOldPod()
 }

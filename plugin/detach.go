@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // A leaving attachment is one that goes.
@@ -29,6 +28,9 @@ func (p Process) detach(s *store, l leaving) error {
 			s.note("%s: %v", l.key, err)
 		}
 	}
+	if err := s.silenceOnBridges(l.key, l.rec); err != nil {
+		s.note("%s: %v", l.key, err) // they lead nowhere without the link
+	}
 	// The link goes also where the ports stay: nobody needs it any more.
 	if err := errors.Join(s.releasePorts(l.key, l.rec), unwire(l.key)); err != nil {
 		return failure(codeRemoval, err, "remove %s", l.key)
@@ -48,11 +50,11 @@ func (p Process) detach(s *store, l leaving) error {
 
 // removeRulesAt finds no fault with a namespace that is gone: the rules are, too.
 func removeRulesAt(netns string, rec *record) error {
-	pod, err := ns.GetNS(netns)
+	pod, err := openNamespace(netns)
 	if err != nil {
 		return nil
 	}
-	defer pod.Close()
+	defer pod.close()
 	if err := removeRules(pod, rec.Addresses); err != nil {
 		return fmt.Errorf("clean up in %s: %w", netns, err)
 	}

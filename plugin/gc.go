@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +31,19 @@ type sweep struct {
 	list  garbageList
 	boot  string
 	start time.Time
+	// node is the inode of the node's namespace, where links are only looked for if
+	// that is where they were made; 0: they are looked for anyway.
+	node uint64
+	// patient says to wait for verbs that are at work on an attachment. Without it, theirs
+	// are left alone.
+	patient bool
+	// urgent says that an ADD waits for an address: one whose pod died unseen counts as
+	// released long ago.
+	urgent bool
+	before possessions
+	swept  Swept
+	// portless says that it was told already that there is no portmap.
+	portless bool
 }
 
 // gc removes the attachments of this network that the runtime no longer wants. It
@@ -59,11 +73,17 @@ func (p Process) gc(r request) error {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
 	// What the runtime lists is older than this process.
-	w := &sweep{p, s, list, boot, p.began}
-	if err := errors.Join(w.attachments(), w.orphans(), w.ports(), w.leftovers()); err != nil {
+	w := &sweep{Process: p, store: s, list: list, boot: boot, start: p.began, patient: true}
+	if err := w.all(); err != nil {
 		return failure(codeGarbageLeft, err, "not all garbage could be removed")
 	}
 	return nil
+}
+
+// all goes on after errors.
+func (w *sweep) all() error {
+	w.before = w.possessions()
+	return errors.Join(w.unfinished(), w.attachments(), w.orphans(), w.ports(), w.frees())
 }
 
 // reason says why an attachment must go, and nothing for one that stays. An
@@ -76,7 +96,9 @@ func (w *sweep) reason(rec *record) string {
 		return ""
 	case w.list.authoritative && !w.list.wanted[rec.key()]:
 		return "the runtime does not list it"
-	case !w.list.authoritative && rec.BootID != "" && linkGone(rec.HostLink):
+	case w.node != 0 && rec.Node != 0 && w.node != rec.Node:
+		return ""
+	case !w.list.authoritative && rec.BootID != "" && rec.HostLink != "" && linkGone(rec.HostLink):
 		// The kernel deletes a pair together with either namespace. Of one that was
 		// adopted we do not know the link.
 		return "its link is gone"
@@ -94,7 +116,7 @@ func (w *sweep) attachments() error {
 	records, bad := w.records()
 	var errs []error
 	for _, path := range bad {
-		errs = append(errs, w.putAside(path))
+		errs = append(errs, w.setAside(path))
 	}
 	for _, rec := range records {
 		if w.reason(rec) != "" {
@@ -106,10 +128,9 @@ func (w *sweep) attachments() error {
 
 // orphans removes reservations that no record speaks of, with their links.
 func (w *sweep) orphans() error {
-	all, _, err := w.reservations()
+	all, err := w.reserving()
 	errs := []error{err}
-	for _, r := range all {
-		rec := w.recordOf(r)
+	for _, rec := range all {
 		if w.reason(rec) != "" {
 			errs = append(errs, w.collect(rec))
 		}
@@ -117,21 +138,65 @@ func (w *sweep) orphans() error {
 	return errors.Join(errs...)
 }
 
+// reserving gives the attachments that have reservations, each once.
+func (s *store) reserving() ([]*record, error) {
+	reserved, _, err := s.reservations()
+	seen := map[key]bool{}
+	var all []*record
+	for _, r := range reserved {
+		if rec := s.recordOf(r); !seen[rec.key()] {
+			seen[rec.key()] = true
+			all = append(all, rec)
+		}
+	}
+	return all, err
+}
+
+// setAside looks again under the lock: an ADD may have put a record there by now.
+func (w *sweep) setAside(path string) error {
+	name := strings.TrimSuffix(filepath.Base(path), ".json")
+	return w.locked(name, func() error {
+		if _, bad := w.records(); !slices.Contains(bad, path) {
+			return nil
+		}
+		w.swept.Files++
+		return w.putAside(path)
+	})
+}
+
+// locked does something under the lock of an attachment, by the name of its file. Without
+// patience it does nothing where a verb is at work.
+func (w *sweep) locked(name string, do func() error) error {
+	var unlock func()
+	if w.patient {
+		var err error
+		if unlock, err = w.lockName(name); err != nil {
+			return err
+		}
+	} else {
+		var ok bool
+		if unlock, ok = w.tryName(name); !ok {
+			return nil
+		}
+	}
+	defer unlock()
+	return do()
+}
+
 // recordOf gives what a record would say at least.
 func (s *store) recordOf(r *reservation) *record {
 	k := key{s.network, r.Container, r.Interface}
-	return &record{Network: k.network, Container: k.container, Interface: k.ifName, BootID: r.BootID, Created: r.Created, HostLink: k.hostLink()}
+	rec := &record{Network: k.network, Container: k.container, Interface: k.ifName, BootID: r.BootID, Node: r.Node, Created: r.Created}
+	if !r.Adopted {
+		rec.HostLink = k.hostLink()
+	}
+	return rec
 }
 
 // collect looks again under the attachment's lock: an ADD may be at work. found may
 // stand for a record that is not there.
 func (w *sweep) collect(found *record) error {
-	unlock, err := w.lockAttachment(found.key())
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return w.collectLocked(found)
+	return w.locked(found.key().fileName(), func() error { return w.collectLocked(found) })
 }
 
 func (w *sweep) collectLocked(found *record) error {
@@ -148,71 +213,88 @@ func (w *sweep) collectLocked(found *record) error {
 		return nil
 	}
 	w.note("removing %s with %v: %s", k, rec.Addresses, why)
-	at := rec.Created // it died unseen, some time ago
-	if w.list.authoritative && rec.BootID == w.boot {
-		at = w.start
+	at := w.start
+	if w.urgent || rec.BootID != w.boot {
+		at = rec.Created
 	}
-	return w.detach(w.store, leaving{key: k, rec: rec, netns: rec.sameNetns(), at: at})
+	if rec.BootID == w.boot {
+		w.forgetPorts(k)
+	}
+	there := w.before.of(k)
+	if err := w.detach(w.store, leaving{key: k, rec: rec, netns: rec.sameNetns(), at: at}); err != nil {
+		return err
+	}
+	w.swept.add(there)
+	return nil
 }
 
-// leftovers removes what belongs to no attachment: void reservations, and files
-// whose writer was killed.
-func (w *sweep) leftovers() error {
+// unfinished removes files whose writer was killed.
+func (w *sweep) unfinished() error {
 	names, err := fileNames(filepath.Join(w.dir, "attachments"))
 	for _, hidden := range names {
 		name, ok := strings.CutSuffix(hidden, ".json"+besideSuffix)
 		if !ok || name[0] != '.' {
 			continue
 		}
-		unlock, lockErr := w.lockName(name[1:])
-		if lockErr != nil {
-			err = errors.Join(err, lockErr)
-			continue
-		}
-		if e := os.Remove(filepath.Join(w.dir, "attachments", hidden)); !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
-		unlock()
+		err = errors.Join(err, w.locked(name[1:], func() error {
+			return w.remove(filepath.Join(w.dir, "attachments", hidden))
+		}))
 	}
 	unlock, lockErr := w.lockAddresses()
 	if lockErr != nil {
 		return errors.Join(err, lockErr)
 	}
 	defer unlock()
-	return errors.Join(err, w.removeHalfWritten(), w.dropVoid(w.boot))
+	_, half, readErr := w.takenAddresses()
+	for _, name := range half {
+		err = errors.Join(err, w.remove(filepath.Join(w.addressDir(), name)))
+	}
+	return errors.Join(err, readErr)
+}
+
+// frees ends reservations that belong to no attachment, and then sees to what is left of
+// pods that were adopted.
+func (w *sweep) frees() error {
+	unlock, err := w.lockAddresses()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return errors.Join(w.dropVoid(w.boot), w.tendBridges())
+}
+
+func (w *sweep) remove(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		w.swept.Files++
+	}
+	return err
 }
 
 // sweepDead removes, for an ADD that finds no address, the attachments of which
 // nothing lives, and says how many. Those that a verb is at work on are left alone.
 func (p Process) sweepDead(s *store, mine *record) (swept int) {
-	w := &sweep{Process: p, store: s, boot: mine.BootID, start: p.Now()}
+	w := &sweep{Process: p, store: s, boot: mine.BootID, start: p.Now(), urgent: true}
 	collect := func(rec *record) {
-		if rec.key() != mine.key() && w.reason(rec) != "" && w.tryCollect(rec) {
-			swept++
+		if rec.key() == mine.key() || w.reason(rec) == "" {
+			return
+		}
+		if err := w.collect(rec); err != nil {
+			w.note("sweep: %v", err)
 		}
 	}
 	records, _ := s.records()
 	for _, rec := range records {
 		collect(rec)
 	}
-	orphans, _, _ := s.reservations()
-	for _, r := range orphans {
-		collect(s.recordOf(r))
+	orphans, _ := s.reserving()
+	for _, rec := range orphans {
+		collect(rec)
 	}
-	return swept
-}
-
-func (w *sweep) tryCollect(rec *record) bool {
-	unlock, ok := w.tryAttachment(rec.key())
-	if !ok {
-		return false
-	}
-	defer unlock()
-	if err := w.collectLocked(rec); err != nil {
-		w.note("sweep: %v", err)
-		return false
-	}
-	return true
+	return w.swept.Attachments
 }
 
 // parseGarbageList prefers the specification's key to the older one that libcni

@@ -158,13 +158,28 @@ func (w *sweep) ports() error {
 		reserved[w.recordOf(r).key().fileName()] = true
 	}
 	return w.withPorts(func(ctx context.Context, ports *hostport.Ports) error {
+		claims := countClaims(ports)
 		released, err := ports.Keep(ctx, func(owner string) bool {
 			missing := errors.Is(statError(filepath.Join(w.dir, "attachments", owner+".json")), fs.ErrNotExist)
 			return reserved[owner] || !missing
 		})
 		for _, owner := range released {
+			w.swept.HostPorts += claims[owner]
 			w.note("released the host ports of %s: no attachment has them", owner)
 		}
 		return err
 	})
+}
+
+// countClaims gives how many ports each owner has, as far as that can be read.
+func countClaims(ports *hostport.Ports) map[string]int {
+	held, err := ports.Claims()
+	if err != nil {
+		return nil
+	}
+	count := map[string]int{}
+	for _, h := range held {
+		count[h.Owner]++
+	}
+	return count
 }

@@ -430,6 +430,9 @@ func TestHostPortsOfASecondNetwork(t *testing.T) {
 	})
 	t.Run("C58: and served when it has none", func(t *testing.T) {
 		n.succeed(t, first.as("DEL"))
+		if _, err := os.Stat(filepath.Join(n.dataDir, "pods/hostports")); !os.IsNotExist(err) {
+			t.Errorf("the folder of the first is there: %v", err)
+		}
 		n.added(t, second)
 		if out := n.hostPortRules(t); !strings.Contains(out, "tcp . 8081") {
 			t.Errorf("got %s", out)

@@ -25,6 +25,6 @@ func (p Process) noteIn(journal string) func(string, ...any) {
 			return
 		}
 		defer f.Close()
-		_, _ = fmt.Fprintf(f, "%s %s: %s\n", p.Now().UTC().Format(time.RFC3339Nano), p.Getenv("CNI_COMMAND"), fmt.Sprintf(format, args...))
+		_, _ = fmt.Fprintf(f, "%s %s: %s\n", p.Now().UTC().Format(time.RFC3339Nano), p.verb, fmt.Sprintf(format, args...))
 	}
 }

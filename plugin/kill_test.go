@@ -112,10 +112,10 @@ func TestKill(t *testing.T) {
 // TestKillAtEachSystemCall kills an ADD before its first, second, third... call of
 // each kind that changes something, until it gets through.
 func TestKillAtEachSystemCall(t *testing.T) {
-	for _, syscall := range []string{"sendto", "renameat", "openat", "mkdirat", "write", "setns"} {
+	for _, syscall := range []string{"sendto", "renameat", "linkat", "openat", "mkdirat", "write", "setns"} {
 		t.Run("C15: "+syscall, func(t *testing.T) {
 			n := newNode(t) // with a state directory still to be made
-			n.killedAtEach(t, syscall, "ADD", n.config("1.1.0", nil))
+			n.killedAtEach(t, syscall, "ADD", call{stdin: n.config("1.1.0", nil)}, func() { n.clean(t) })
 		})
 	}
 }
@@ -126,14 +126,14 @@ func TestC58KillAtEachSystemCallForHostPorts(t *testing.T) {
 		for _, syscall := range syscalls {
 			t.Run("C15: "+syscall+" of "+verb, func(t *testing.T) {
 				n := newNode(t) // with a table still to be made
-				n.killedAtEach(t, syscall, verb, n.withPorts(nil, bothProtocols(hostPort)...))
+				n.killedAtEach(t, syscall, verb, call{stdin: n.withPorts(nil, bothProtocols(hostPort)...)}, func() { n.clean(t) })
 			})
 		}
 	}
 }
 
-// killedAtEach wants nothing left after each kill and a DEL.
-func (n *node) killedAtEach(t *testing.T, syscall, verb, stdin string) {
+// killedAtEach wants nothing left after each kill and a DEL. The call is without its pod.
+func (n *node) killedAtEach(t *testing.T, syscall, verb string, of call, clean func()) {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -142,19 +142,20 @@ func (n *node) killedAtEach(t *testing.T, syscall, verb, stdin string) {
 	const enough = 60
 	for i := 1; i <= enough; i++ {
 		pod := netns.New(t, "pod")
-		c := add(fmt.Sprint("c", i), "eth0", pod, stdin)
+		c := add(fmt.Sprint("c", i), "eth0", pod, of.stdin)
 		if verb == "DEL" {
 			n.succeed(t, c)
 		}
 		c.wrap = []string{strace, "-f", "-qqq", "-o", "/dev/null", "-e", "trace=" + syscall, "-e", fmt.Sprintf("inject=%s:signal=SIGKILL:when=%d", syscall, i)}
-		exit := n.run(t, c.as(verb)).exit
-		c.wrap = nil
+		c.stdout = of.stdout
+		killed := n.run(t, c.as(verb)).exit == -1 // strace ends as the plugin did
+		c.wrap, c.stdout = nil, nil
 		n.succeed(t, c.as("DEL"))
-		n.clean(t)
+		clean()
 		if out := links(t, pod); strings.Contains(out, "eth0@") {
 			t.Errorf("the pod has a link: %s", out)
 		}
-		if exit == 0 {
+		if !killed {
 			if i == 1 {
 				t.Error("it was never killed: this shows nothing")
 			}

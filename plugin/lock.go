@@ -29,9 +29,9 @@ func (s *store) lockName(name string) (unlock func(), err error) {
 	return s.lockByte(attachmentByte(name), name)
 }
 
-// tryAttachment gives false for an attachment that a verb is at work on.
-func (s *store) tryAttachment(k key) (unlock func(), ok bool) {
-	at := attachmentByte(k.fileName())
+// tryName gives false for an attachment that a verb is at work on.
+func (s *store) tryName(name string) (unlock func(), ok bool) {
+	at := attachmentByte(name)
 	if fcntlLock(s.lock, unix.F_OFD_SETLK, unix.F_WRLCK, at) != nil {
 		return nil, false
 	}
@@ -49,6 +49,9 @@ func (s *store) unlocker(at int64) func() {
 
 // lockByte waits no longer than the lock timeout: the runtime tries again.
 func (s *store) lockByte(at int64, what string) (func(), error) {
+	if fcntlLock(s.lock, unix.F_OFD_SETLK, unix.F_WRLCK, at) == nil {
+		return s.unlocker(at), nil
+	}
 	got := make(chan error, 1)
 	// It ends with the lock or, after a time-out, with the process.
 	go func() { got <- fcntlLock(s.lock, unix.F_OFD_SETLKW, unix.F_WRLCK, at) }()

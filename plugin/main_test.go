@@ -194,6 +194,9 @@ func (n *node) fail(t testing.TB, c call, code uint, what string) errorObject {
 	if a.exit == 0 || e.Code != code || e.CNIVersion == "" {
 		t.Errorf("%s: got exit %d and %+v, want code %d, a cniVersion and a non-zero exit", c.verb, a.exit, e, code)
 	}
+	if strings.HasSuffix(e.Msg, ":") {
+		t.Errorf("%s: got message %q, which says nothing after its colon", c.verb, e.Msg)
+	}
 	if text := e.Msg + ": " + e.Details; !strings.Contains(text, what) {
 		t.Errorf("%s: got %q, want it to name %q", c.verb, text, what)
 	}

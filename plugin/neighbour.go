@@ -23,9 +23,16 @@ func setNeighbour(h *netlink.Handle, link int, a netip.Addr, mac net.HardwareAdd
 
 // getNeighbour gives nil for an address without an entry. The library only knows
 // how to list; the kernel answers for one since 5.0.
-func getNeighbour(link int, a netip.Addr) (*netlink.Neigh, error) {
+func getNeighbour(link int, a netip.Addr) (*netlink.Neigh, error) { return getEntry(link, a, 0) }
+
+// getAnswer is getNeighbour for an address that the node answers for.
+func getAnswer(link int, a netip.Addr) (*netlink.Neigh, error) {
+	return getEntry(link, a, netlink.NTF_PROXY)
+}
+
+func getEntry(link int, a netip.Addr, flags uint8) (*netlink.Neigh, error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_ACK)
-	req.AddData(&netlink.Ndmsg{Family: uint8(netlinkFamily(familyOf(a))), Index: uint32(link)})
+	req.AddData(&netlink.Ndmsg{Family: uint8(netlinkFamily(familyOf(a))), Index: uint32(link), Flags: flags})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, a.AsSlice()))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if errors.Is(err, unix.ENOENT) {

@@ -35,20 +35,19 @@ type Process struct {
 	Version string
 
 	began time.Time
+	verb  string
 }
 
 // Run does what CNI_COMMAND asks for and gives the exit code.
 func (p Process) Run() int {
-	p.began = p.Now()
-	verb := p.Getenv("CNI_COMMAND")
-	if verb == "" {
-		_, _ = fmt.Fprintf(p.Stderr, "CNI plugin onerule %s: wires pods to their node, point to point\n"+
-			"CNI protocol versions supported: %s\n", p.Version, strings.Join(supportedVersions(), ", "))
+	p.began, p.verb = p.Now(), p.Getenv("CNI_COMMAND")
+	if p.verb == "" {
+		p.about(p.Stderr)
 		return 0
 	}
 	stdin, err := p.readStdin()
 	if err == nil {
-		err = p.dispatch(verb, stdin)
+		err = p.dispatch(p.verb, stdin)
 	}
 	if err == nil {
 		return 0
@@ -74,6 +73,9 @@ func (p Process) dispatch(verb string, stdin []byte) error {
 	}
 	v, ok := verbs[verb]
 	if !ok {
+		if _, upper := verbs[strings.ToUpper(verb)]; upper || strings.EqualFold(verb, "VERSION") {
+			return failure(types.ErrInvalidEnvironmentVariables, nil, "unknown CNI_COMMAND %q: it is %s", verb, strings.ToUpper(verb))
+		}
 		return failure(types.ErrInvalidEnvironmentVariables, nil, "unknown CNI_COMMAND %q", verb)
 	}
 	req, err := p.request(v.needs)

@@ -3,6 +3,8 @@ package plugin_test
 import (
 	"encoding/json"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +47,40 @@ func TestVersion(t *testing.T) {
 	}
 }
 
+// VERSION says what is built in: it reads no state, asks no kernel and no daemon.
+func TestVersionTouchesNothing(t *testing.T) {
+	n := newNode(t)
+	strace, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("needs strace")
+	}
+	seen := filepath.Join(t.TempDir(), "seen")
+	traced := []string{strace, "-f", "-qqq", "-o", seen, "-e", "trace=%file,%network"}
+	touched := func(c call) (lines []string) {
+		c.wrap = traced
+		n.run(t, c)
+		b, err := os.ReadFile(seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if strings.Contains(line, filepath.Dir(n.dataDir)) || strings.Contains(line, "socket(") || strings.Contains(line, "/run/") {
+				lines = append(lines, line)
+			}
+		}
+		return lines
+	}
+	t.Run("C18: neither disk, nor kernel, nor daemon", func(t *testing.T) {
+		c := call{verb: "VERSION", stdin: n.config("1.1.0", nil)}
+		if lines := touched(c); len(lines) > 0 {
+			t.Errorf("it does %q", lines)
+		}
+		if lines := touched(c.as("STATUS")); len(lines) == 0 {
+			t.Error("STATUS does nothing of it either: this shows nothing")
+		}
+	})
+}
+
 func TestBadEnvironment(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
@@ -54,7 +90,8 @@ func TestBadEnvironment(t *testing.T) {
 		call call
 		what string
 	}{
-		"C1: an unknown verb":           {good.as("FROB"), "FROB"},
+		"C1: an unknown verb":           {good.as("FROB"), `unknown CNI_COMMAND "FROB"`},
+		"C1: a verb in lower case":      {good.as("add"), `"add": it is ADD`},
 		"C2: a container with /":        {with(func(c *call) { c.container = "../c1" }), "../c1"},
 		"C2: a container with _":        {with(func(c *call) { c.container = "_c1" }), "_c1"},
 		"C3: an interface too long":     {with(func(c *call) { c.ifName = "sixteen-bytes-xx" }), "sixteen-bytes-xx"},
@@ -155,17 +192,24 @@ func TestBadConfiguration(t *testing.T) {
 	})
 }
 
-func TestOutcomeOfABrokenStdout(t *testing.T) {
-	n := newNode(t)
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+// full gives a file to which nothing can be written: a result that is printed to it makes
+// an ADD take back all that it did.
+func full(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer full.Close()
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func TestOutcomeOfABrokenStdout(t *testing.T) {
+	n := newNode(t)
 	pod := netns.New(t, "pod")
-	c := add("c1", "eth0", pod, n.config("1.1.0", nil))
-	c.stdout = full
-	t.Run("C28: a result that can't be printed undoes it all", func(t *testing.T) {
+	c := add("c1", "eth0", pod, n.withPorts(nil, bothProtocols(hostPort)...))
+	c.stdout = full(t)
+	t.Run("C28, C58: a result that can't be printed undoes it all, host ports too", func(t *testing.T) {
 		a := n.run(t, c)
 		if a.exit == 0 || !strings.Contains(a.stderr, "write the result") {
 			t.Errorf("got %+v", a)

@@ -24,6 +24,8 @@ type record struct {
 	BootID  string    `json:"bootID"`
 	Created time.Time `json:"created"`
 	Netns   string    `json:"netns"`
+	// Node is the inode of the node's namespace: only there the links can be seen.
+	Node uint64 `json:"node,omitempty"`
 	// NetnsInode tells whether the path still means the same namespace.
 	NetnsInode uint64       `json:"netnsInode,omitempty"`
 	HostLink   string       `json:"hostLink"`
@@ -38,21 +40,23 @@ type record struct {
 func (r *record) key() key { return key{r.Network, r.Container, r.Interface} }
 
 func (r *record) reservation() *reservation {
-	return &reservation{Container: r.Container, Interface: r.Interface, BootID: r.BootID, Created: r.Created}
+	return &reservation{Container: r.Container, Interface: r.Interface, BootID: r.BootID, Node: r.Node, Created: r.Created}
 }
 
 // errBadRecord is what a record, or a reservation, is that can't be read as one.
 var errBadRecord = errors.New("no readable record")
 
-func (s *store) writeRecord(r *record) error {
+// writeRecord gives what it wrote.
+func (s *store) writeRecord(r *record) ([]byte, error) {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		return fmt.Errorf("encode the record of %s: %w", r.key(), err)
+		return nil, fmt.Errorf("encode the record of %s: %w", r.key(), err)
 	}
-	if err := writeWhole(s.recordPath(r.key()), append(b, '\n')); err != nil {
-		return fmt.Errorf("write the record of %s: %w", r.key(), err)
+	b = append(b, '\n')
+	if err := writeWhole(s.recordPath(r.key()), b); err != nil {
+		return nil, fmt.Errorf("write the record of %s: %w", r.key(), err)
 	}
-	return nil
+	return b, nil
 }
 
 // readRecord gives nil for an attachment without a record, and for one whose record

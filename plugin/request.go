@@ -12,7 +12,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/utils"
-	"github.com/containernetworking/plugins/pkg/ns"
 )
 
 // A request is one call of the plugin: the environment's part, and stdin.
@@ -84,16 +83,16 @@ func validateIfName(name string) error {
 
 // openNetns opens the pod's namespace and refuses the plugin's own, before
 // anything was done. It does something there, to see that it can be entered.
-func (r request) openNetns(do func() error) (ns.NetNS, error) {
+func (r request) openNetns(do func() error) (*namespace, error) {
 	if err := r.refuseOwnNetns(); err != nil {
 		return nil, err
 	}
-	pod, err := ns.GetNS(r.netns)
+	pod, err := openNamespace(r.netns)
 	if err != nil {
 		return nil, failure(types.ErrInvalidNetNS, err, "open CNI_NETNS %q", r.netns)
 	}
-	if err := pod.Do(func(ns.NetNS) error { return do() }); err != nil {
-		_ = pod.Close()
+	if err := pod.do(do); err != nil {
+		pod.close()
 		return nil, failure(types.ErrInvalidNetNS, err, "enter CNI_NETNS %q", r.netns)
 	}
 	return pod, nil
@@ -109,7 +108,7 @@ func (r request) refuseOwnNetns() error {
 	if err != nil {
 		return nil
 	}
-	own, err := os.Stat("/proc/thread-self/ns/net")
+	own, err := os.Stat(ownNamespace)
 	if err != nil {
 		return failure(types.ErrInvalidNetNS, err, "read the plugin's own namespace")
 	}

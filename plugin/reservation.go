@@ -14,13 +14,22 @@ import (
 	"time"
 )
 
-// A reservation is the content of addresses/ADDRESS: whose the address is, and
-// since when. All of an earlier boot are void, since their pods are gone.
+// A reservation is what counts of the content of addresses/ADDRESS: whose the address is,
+// and since when. All of an earlier boot are void, since their pods are gone.
 type reservation struct {
 	Container string    `json:"container"`
 	Interface string    `json:"interface"`
 	BootID    string    `json:"bootID"`
+	Node      uint64    `json:"node,omitempty"`
 	Created   time.Time `json:"created"`
+	// Adopted says that another plugin wired the pod: we do not know its link.
+	Adopted bool `json:"adopted,omitempty"`
+}
+
+// void says that nobody uses the address: the boot is over, or the link is gone. Of one
+// in host-local's format neither is known.
+func (s *store) void(r *reservation, boot string) bool {
+	return r.BootID != "" && (r.BootID != boot || !r.Adopted && linkGone(s.recordOf(r).HostLink))
 }
 
 func (r *reservation) of(k key) bool { return r.Container == k.container && r.Interface == k.ifName }
@@ -59,6 +68,30 @@ func (s *store) writeReservation(a netip.Addr, r *reservation) error {
 	}
 	if err := writeWhole(s.reservationPath(a), append(b, '\n')); err != nil {
 		return fmt.Errorf("reserve %s: %w", a, err)
+	}
+	return nil
+}
+
+// writeReservations makes one file of several names: to make a file is most of the work,
+// and what one pod has begins and ends together. Where a file can have one name only, each
+// gets its own.
+func (s *store) writeReservations(addrs []netip.Addr, content []byte) error {
+	beside := besidePath(s.reservationPath(addrs[len(addrs)-1]))
+	err := os.WriteFile(beside, content, 0o600)
+	for i, a := range addrs {
+		path := s.reservationPath(a)
+		switch {
+		case err != nil:
+		case i == len(addrs)-1:
+			err = os.Rename(beside, path)
+		default:
+			if os.Link(beside, path) != nil {
+				err = writeWhole(path, content)
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("reserve %v: %w", addrs, err)
 	}
 	return nil
 }

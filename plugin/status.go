@@ -36,21 +36,25 @@ func (p Process) status(r request) error {
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "no address to give")
 	}
+	d, err := readTold(r.stdin)
+	if err != nil {
+		return err
+	}
 	if s == nil {
-		return p.told(r.stdin) // before the first ADD, which turns on what it needs
+		return d.wrong(p.Now()) // before the first ADD, which turns on what it needs
 	}
 	boot, err := bootID()
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "state store")
 	}
-	if err := s.statusInUse(sets, boot); err != nil {
+	if err := s.statusInUse(sets, boot, d); err != nil {
 		return err
 	}
-	return p.told(r.stdin)
+	return d.wrong(p.Now())
 }
 
 // statusInUse looks at a node that has, or had, pods.
-func (s *store) statusInUse(sets []rangeSet, boot string) error {
+func (s *store) statusInUse(sets []rangeSet, boot string, d told) error {
 	pools, err := s.levels(sets, boot)
 	if err == nil {
 		err = exhausted(pools)
@@ -69,6 +73,7 @@ func (s *store) statusInUse(sets []rangeSet, boot string) error {
 		{"forwarding", checkForwarding(living), types.ErrLimitedConnectivity, "pods can't be reached"},
 		{"routes", checkRoutes(living), types.ErrLimitedConnectivity, "pods can't be reached"},
 		{"host ports", s.checkAllPorts(living), types.ErrLimitedConnectivity, "host ports don't lead to their pods"},
+		{"guard", d.checkGuard(addressesOf(living)), types.ErrLimitedConnectivity, "nothing keeps pods from sending with others' addresses"},
 		{"addresses", low(pools, before.reported("addresses")), types.ErrPluginNotAvailable, "addresses run out"},
 	} {
 		if c.err == nil {
@@ -214,7 +219,7 @@ func (s *store) freeIn(set rangeSet, boot string) (*big.Int, error) {
 		p.taken[a] = claimed[a] != nil
 	}
 	for a, r := range all {
-		p.taken[a] = r.BootID == "" || (r.BootID == boot && !linkGone(s.recordOf(r).HostLink))
+		p.taken[a] = !s.void(r, boot)
 	}
 	return p.free(set), nil
 }
@@ -242,14 +247,17 @@ func (s *store) livingRecords(boot string) []*record {
 	return living
 }
 
+func addressesOf(records []*record) (addrs []netip.Addr) {
+	for _, rec := range records {
+		addrs = append(addrs, rec.Addresses...)
+	}
+	return addrs
+}
+
 // checkForwarding looks once there are pods that need it: before the first ADD it may
 // well be off, and ADD turns it on.
 func checkForwarding(living []*record) error {
-	var addrs []netip.Addr
-	for _, rec := range living {
-		addrs = append(addrs, rec.Addresses...)
-	}
-	for _, f := range familiesOf(addrs) {
+	for _, f := range familiesOf(addressesOf(living)) {
 		path := forwardingPath(f)
 		if v, err := readSysctl(path); err != nil || v != "1" {
 			return errors.Join(err, fmt.Errorf("forwarding is off: %s is %q", path, v))

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +16,7 @@ import (
 // namespace.
 type wire struct {
 	key     key
-	netns   ns.NetNS
+	netns   *namespace
 	sockets sockets
 	mtu     int
 	addrs   []netip.Addr
@@ -46,7 +45,7 @@ func (w *wire) create() error {
 	err := w.sockets.node.LinkAdd(&netlink.Veth{
 		LinkAttrs:        attrs,
 		PeerName:         w.key.ifName,
-		PeerNamespace:    netlink.NsFd(int(w.netns.Fd())),
+		PeerNamespace:    netlink.NsFd(w.netns.fd),
 		PeerHardwareAddr: w.podMAC,
 		PeerMTU:          uint32(w.mtu),
 		PeerTxQLen:       -1,
@@ -86,7 +85,7 @@ func (w *wire) configure(warn func(string, ...any)) error {
 			return failure(codeForwarding, err, "enable %s forwarding", f)
 		}
 	}
-	if err := w.netns.Do(func(ns.NetNS) error { return w.configurePodEnd() }); err != nil {
+	if err := w.netns.do(w.configurePodEnd); err != nil {
 		return failure(codeWiring, err, "set up %s in the pod", w.key.ifName)
 	}
 	if err := w.routeToPod(host.Attrs().Index); err != nil {
@@ -227,8 +226,8 @@ func unwire(k key) error {
 
 // removeRules takes the rules of an interface out of a pod that goes on without
 // it; everything else in the pod goes with the link.
-func removeRules(pod ns.NetNS, addrs []netip.Addr) error {
-	return pod.Do(func(ns.NetNS) error {
+func removeRules(pod *namespace, addrs []netip.Addr) error {
+	return pod.do(func() error {
 		var errs []error
 		for _, a := range addrs {
 			if err := netlink.RuleDel(sourceRule(a, 0)); err != nil && !errors.Is(err, unix.ENOENT) {

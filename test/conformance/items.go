@@ -1,12 +1,13 @@
 // Package conformance lists what a CNI plugin owes to its runtime and to operators.
-// make conformance shows which tests prove it; test/parity reads the tests.
+// make conformance shows which tests prove it; test/parity reads the tests, and has a list
+// of its own for make parity.
 package conformance
 
-// An Item is a piece of what a CNI plugin must do, or a fault that users of such
-// plugins met.
+// An Item is a piece of what a program like ours must do, or a fault that users of such
+// programs met.
 type Item struct {
 	ID     string
-	Says   string // what a runtime, a pod or an operator sees when it is right
+	Says   string // what a runtime, a client or an operator sees when it is right
 	Report string // the public report of a fault, as owner/repository#number
 	When   When
 }
@@ -14,8 +15,8 @@ type Item struct {
 // When says whether an item must have a test today.
 type When int
 
-// An item is due now, comes with a later part of the project, or is none of a plugin
-// like this one.
+// An item is due now, comes with a later part of the project, or is about how others do
+// it, which nobody sees.
 const (
 	Now When = iota
 	Later
@@ -111,7 +112,7 @@ func sweepItems() []Item {
 		{ID: "C49", Says: "GC spares attachments that are younger than itself"},
 		{ID: "C50", Says: "GC: a list, an empty list, null and no list mean three things"},
 		{ID: "C51", Says: "libcni's GC, which calls DEL first, ends well"},
-		{ID: "C52", Says: "the daemon sweeps where the runtime calls no GC", When: Later},
+		{ID: "C52", Says: "the daemon sweeps where the runtime calls no GC"},
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"onerule/test/conformance"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -35,13 +37,13 @@ func TestCNIIDsOfNames(t *testing.T) {
 
 func TestCNIListIsComplete(t *testing.T) {
 	r, seen := newCNIReader(), map[string]bool{}
-	for _, row := range cniRows() {
-		if ids, _ := r.inWords(row.id); !slices.Equal(ids, []string{row.id}) || seen[row.id] {
-			t.Errorf("%s is read as %v, or stands there twice", row.id, ids)
+	for _, row := range conformance.Items() {
+		if ids, _ := r.inWords(row.ID); !slices.Equal(ids, []string{row.ID}) || seen[row.ID] {
+			t.Errorf("%s is read as %v, or stands there twice", row.ID, ids)
 		}
-		seen[row.id] = true
-		if row.sees == "" || (row.id[0] == 'D') != strings.Contains(row.report, "#") {
-			t.Errorf("%s says %q, reported as %q", row.id, row.sees, row.report)
+		seen[row.ID] = true
+		if row.Says == "" || (row.ID[0] == 'D') != strings.Contains(row.Report, "#") {
+			t.Errorf("%s says %q, reported as %q", row.ID, row.Says, row.Report)
 		}
 	}
 	for i := range 60 {
@@ -60,15 +62,15 @@ func TestNoTestNamesAnUnknownItem(t *testing.T) {
 	if !slices.ContainsFunc(found, func(m mention) bool { return m.dir == "plugin" && m.id == "C44" }) {
 		t.Errorf("plugin does not seem to name C44: are tests read at all?")
 	}
-	for _, line := range unknown(found, cniRows()) {
+	for _, line := range unknown(found, conformance.Items()) {
 		t.Error(line)
 	}
 }
 
 func TestListsAreTakenByName(t *testing.T) {
 	for of, first := range map[string]string{"": "A1.1", "kube-proxy": "A1.1", "cni": "C1"} {
-		if rows, _ := (options{of: of}).list(); rows[0].id != first {
-			t.Errorf("%q: got %s first, want %s", of, rows[0].id, first)
+		if rows, _ := (options{of: of}).list(); rows[0].ID != first {
+			t.Errorf("%q: got %s first, want %s", of, rows[0].ID, first)
 		}
 	}
 	if err := parity(options{of: "other", named: true}); err == nil || !strings.Contains(err.Error(), "-of other") {

@@ -57,18 +57,18 @@ func TestIDsOfNames(t *testing.T) {
 func TestListIsWellFormed(t *testing.T) {
 	r, seen := newReader(), map[string]bool{}
 	for _, row := range owed() {
-		if ids, _ := r.inWords(row.id); !slices.Equal(ids, []string{row.id}) {
-			t.Errorf("%s is read as %v", row.id, ids)
+		if ids, _ := r.inWords(row.ID); !slices.Equal(ids, []string{row.ID}) {
+			t.Errorf("%s is read as %v", row.ID, ids)
 		}
-		if seen[row.id] {
-			t.Errorf("%s stands there twice", row.id)
+		if seen[row.ID] {
+			t.Errorf("%s stands there twice", row.ID)
 		}
-		seen[row.id] = true
-		if row.sees == "" {
-			t.Errorf("%s does not say what one sees", row.id)
+		seen[row.ID] = true
+		if row.Says == "" {
+			t.Errorf("%s does not say what one sees", row.ID)
 		}
-		if (row.id[0] == 'R') != (row.report != "") {
-			t.Errorf("%s has report %q: only what was reported has one", row.id, row.report)
+		if (row.ID[0] == 'R') != (row.Report != "") {
+			t.Errorf("%s has report %q: only what was reported has one", row.ID, row.Report)
 		}
 	}
 }
@@ -77,7 +77,7 @@ func TestListIsWellFormed(t *testing.T) {
 func TestListIsComplete(t *testing.T) {
 	ids := map[string]bool{}
 	for _, row := range owed() {
-		ids[row.id] = true
+		ids[row.ID] = true
 	}
 	for section, last := range map[string]int{
 		"A1": 26, "A2": 11, "A3": 9, "A4": 13, "A5": 7, "A6": 11, "A7": 9, "A8": 7, "A9": 10, "A10": 8, "A11": 8,

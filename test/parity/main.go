@@ -18,6 +18,8 @@ import (
 	"os/signal"
 	"strings"
 
+	"onerule/test/conformance"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -86,9 +88,9 @@ func parity(o options) error {
 }
 
 // list gives the rows that are asked for, and what reads their IDs.
-func (o options) list() ([]row, *reader) {
+func (o options) list() ([]conformance.Item, *reader) {
 	if o.of == "cni" {
-		return cniRows(), newCNIReader()
+		return conformance.Items(), newCNIReader()
 	}
 	return owed(), newReader()
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"onerule/test/conformance"
 )
 
 // A mention is a place in a test file that names a row.
@@ -85,10 +87,10 @@ func mentionsIn(root fs.FS, file string, r *reader) ([]mention, error) {
 }
 
 // unknown says which mentions are of no row.
-func unknown(found []mention, rows []row) []string {
+func unknown(found []mention, rows []conformance.Item) []string {
 	var lines []string
 	for _, m := range found {
-		if !slices.ContainsFunc(rows, func(r row) bool { return r.id == m.id }) {
+		if !slices.ContainsFunc(rows, func(r conformance.Item) bool { return r.ID == m.id }) {
 			lines = append(lines, fmt.Sprintf("%s:%d: %q names %s, which is no row%s", m.file, m.line, m.name, m.id, below(m.id, rows)))
 		}
 	}
@@ -96,14 +98,14 @@ func unknown(found []mention, rows []row) []string {
 }
 
 // below gives the rows of a section that has no ID itself.
-func below(section string, rows []row) string {
+func below(section string, rows []conformance.Item) string {
 	first, last := "", ""
 	for _, r := range rows {
-		if strings.HasPrefix(r.id, section+".") {
+		if strings.HasPrefix(r.ID, section+".") {
 			if first == "" {
-				first = r.id
+				first = r.ID
 			}
-			last = r.id
+			last = r.ID
 		}
 	}
 	if first == "" {

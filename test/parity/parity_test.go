@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"onerule/test/conformance"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -184,16 +186,16 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 // rowsOfEachKind and their proofs show every result that a row can have.
-func rowsOfEachKind() ([]row, map[string][]proof) {
-	rows := []row{
-		{id: "A1", sees: "one passed"},
-		{id: "A1.2", sees: "one failed"},
-		{id: "R350", sees: "one was skipped", report: "a/b#350"},
-		{id: "F1", sees: "one is only there"},
-		{id: "F2", sees: "there is none"},
-		{id: "F3", sees: "it comes later", due: later},
-		{id: "F4", sees: "it came early and failed", due: later},
-		{id: "F5", sees: "nobody sees it — ever", due: foreign},
+func rowsOfEachKind() ([]conformance.Item, map[string][]proof) {
+	rows := []conformance.Item{
+		{ID: "A1", Says: "one passed"},
+		{ID: "A1.2", Says: "one failed"},
+		{ID: "R350", Says: "one was skipped", Report: "a/b#350"},
+		{ID: "F1", Says: "one is only there"},
+		{ID: "F2", Says: "there is none"},
+		{ID: "F3", Says: "it comes later", When: conformance.Later},
+		{ID: "F4", Says: "it came early and failed", When: conformance.Later},
+		{ID: "F5", Says: "nobody sees it — ever", When: conformance.Never},
 	}
 	return rows, map[string][]proof{
 		"A1":   {{"a", "TestA1", pass}, {"b", "TestB/A1", skip}, {"b", "TestB/A1", pass}, {"c", "TestA1", skip}},
@@ -255,10 +257,10 @@ func TestColoursLeaveTheTextAlone(t *testing.T) {
 func TestExitFollowsTheTable(t *testing.T) {
 	rows, proofs := rowsOfEachKind()
 	for _, r := range rows {
-		err := options{out: t.Output()}.show(lines([]row{r}, proofs))
-		wantBad := r.id == "A1.2" || r.id == "F2" || r.id == "F4"
+		err := options{out: t.Output()}.show(lines([]conformance.Item{r}, proofs))
+		wantBad := r.ID == "A1.2" || r.ID == "F2" || r.ID == "F4"
 		if errors.Is(err, errOwed) != wantBad || !wantBad && err != nil {
-			t.Errorf("%s, %q: got error %v, want one: %v", r.id, r.sees, err, wantBad)
+			t.Errorf("%s, %q: got error %v, want one: %v", r.ID, r.Says, err, wantBad)
 		}
 	}
 }

@@ -7,23 +7,25 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"onerule/test/conformance"
 )
 
 // A line is a row with its proofs.
 type line struct {
-	row
+	conformance.Item
 	proofs []proof
 	word   string // the result as it is shown
 	bad    bool
 }
 
 // lines joins the list with what tests told.
-func lines(rows []row, proofs map[string][]proof) []line {
+func lines(rows []conformance.Item, proofs map[string][]proof) []line {
 	var all []line
 	for _, r := range rows {
-		l := line{row: r, proofs: joined(proofs[r.id])}
+		l := line{Item: r, proofs: joined(proofs[r.ID])}
 		if len(l.proofs) == 0 {
-			l.word, l.bad = r.due.String(), r.due == now
+			l.word, l.bad = owing(r.When), r.When == conformance.Now
 		} else {
 			worst := slices.MaxFunc(l.proofs, func(a, b proof) int { return cmp.Compare(a.result, b.result) }).result
 			l.word, l.bad = worst.String(), worst == fail
@@ -55,7 +57,7 @@ type look struct{ colour, missingOnly bool }
 func writeTable(out io.Writer, all []line, as look) {
 	id, word, sees := 0, 0, 0
 	for _, l := range all {
-		id, word, sees = max(id, len(l.id)), max(word, len(l.word)), max(sees, utf8.RuneCountInString(l.text()))
+		id, word, sees = max(id, len(l.ID)), max(word, len(l.word)), max(sees, utf8.RuneCountInString(l.text()))
 	}
 	for _, l := range all {
 		if as.missingOnly && !l.bad {
@@ -65,7 +67,7 @@ func writeTable(out io.Writer, all []line, as look) {
 		if as.colour {
 			shown = l.colour() + shown + "\x1b[0m"
 		}
-		text := fmt.Sprintf("%-*s  %s  %-*s  %s", id, l.id, shown, sees, l.text(), l.tests())
+		text := fmt.Sprintf("%-*s  %s  %-*s  %s", id, l.ID, shown, sees, l.text(), l.tests())
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}
 	fmt.Fprintln(out, summary(all))
@@ -73,10 +75,10 @@ func writeTable(out io.Writer, all []line, as look) {
 
 // text is what is owed, with the report of a fault.
 func (l line) text() string {
-	if l.report == "" {
-		return l.sees
+	if l.Report == "" {
+		return l.Says
 	}
-	return l.sees + " (" + l.report + ")"
+	return l.Says + " (" + l.Report + ")"
 }
 
 // tests names the proofs, each with its result where that is not the row's.
@@ -109,8 +111,8 @@ func summary(all []line) string {
 		counts[l.word]++
 	}
 	parts := []string{fmt.Sprintf("%d rows", len(all))}
-	for _, word := range []string{pass.String(), fail.String(), skip.String(), unrun.String(), now.String(), later.String(), foreign.String()} {
-		always := word == pass.String() || word == fail.String() || word == now.String()
+	for _, word := range []string{pass.String(), fail.String(), skip.String(), unrun.String(), owing(conformance.Now), owing(conformance.Later), owing(conformance.Never)} {
+		always := word == pass.String() || word == fail.String() || word == owing(conformance.Now)
 		if counts[word] > 0 || always {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[word], strings.ToLower(word)))
 		}
