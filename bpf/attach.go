@@ -3,7 +3,6 @@ package bpf
 import (
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -23,6 +22,12 @@ const (
 	beforeNAT = -101
 )
 
+// The ways of seeing connections, for people.
+const (
+	modeNetfilter = "netfilter"
+	modeFexit     = "fexit"
+)
+
 // A hook is a place where a program is attached to.
 type hook struct {
 	program string
@@ -38,7 +43,7 @@ type way struct {
 
 // ways lists them, the better one first.
 func ways(ipv6 bool) []way {
-	filter, fexit := way{mode: "netfilter"}, way{mode: "fexit"}
+	filter, fexit := way{mode: modeNetfilter}, way{mode: modeFexit}
 	families := map[string]link.NetfilterProtocolFamily{"ip": link.NetfilterProtoIPv4}
 	if ipv6 {
 		families["ip6"] = link.NetfilterProtoIPv6
@@ -72,21 +77,21 @@ func (c *Counters) attach(spec *ebpf.CollectionSpec, o Options, netns uint32) er
 	if err := spec.Variables[hitsVarOwnNetns].Set(netns); err != nil {
 		return fmt.Errorf("tell the programs their network namespace: %w", err)
 	}
-	var errs []error
+	var failures []failure
 	for _, w := range ways(o.IPv6) {
 		err := c.attachBy(w, spec.Copy(), o.Dir, netns)
 		if err == nil {
 			c.mode = w.mode
 			return nil
 		}
-		errs = append(errs, fmt.Errorf("by %s: %w", w.mode, err))
+		failures = append(failures, failure{w.mode, err})
 		for _, l := range c.links {
 			_ = l.Unpin() // it is of no use alone
 			_ = l.Close()
 		}
 		c.links = nil
 	}
-	return joined(errs)
+	return neither(failures)
 }
 
 func (c *Counters) attachBy(w way, spec *ebpf.CollectionSpec, dir string, netns uint32) error {
@@ -218,34 +223,4 @@ func ownNetns() (uint32, error) {
 		return 0, fmt.Errorf("look up the network namespace: %w", err)
 	}
 	return uint32(s.Ino), nil
-}
-
-// An unavailable error tells in one line why no way was to be had; %+v has the verifier's
-// whole log.
-type unavailable struct{ errs []error }
-
-func joined(errs []error) error { return unavailable{errs} }
-
-func (u unavailable) Unwrap() []error { return u.errs }
-
-func (u unavailable) Error() string {
-	text := "connections can't be counted"
-	for _, err := range u.errs {
-		text += fmt.Sprintf("; %v", err)
-	}
-	return text
-}
-
-// Format spells the verifier's log, where there is one, for %+v.
-func (u unavailable) Format(f fmt.State, verb rune) {
-	_, _ = io.WriteString(f, u.Error())
-	if verb != 'v' || !f.Flag('+') {
-		return
-	}
-	for _, err := range u.errs {
-		var log *ebpf.VerifierError
-		if errors.As(err, &log) {
-			_, _ = fmt.Fprintf(f, "\n%+v", log)
-		}
-	}
 }

@@ -31,8 +31,17 @@ type Options struct {
 
 // Open begins to count the connections of the caller's network namespace. If the kernel
 // has neither way of counting, the error says why in one line, with the verifier's last
-// words; the whole log is in it, too, for %+v.
+// words; VerifierLog gives the rest of them.
 func Open(o Options) (*Counters, error) {
+	spec, err := loadHits()
+	if err != nil {
+		return nil, fmt.Errorf("read the programs: %w", err)
+	}
+	return load(spec, o)
+}
+
+// load is Open for programs that are read.
+func load(spec *ebpf.CollectionSpec, o Options) (*Counters, error) {
 	netns, err := ownNetns()
 	if err != nil {
 		return nil, err
@@ -40,13 +49,9 @@ func Open(o Options) (*Counters, error) {
 	if err := makeDir(o.Dir); err != nil {
 		return nil, err
 	}
-	spec, err := loadHits()
-	if err != nil {
-		return nil, fmt.Errorf("read the programs: %w", err)
-	}
 	c := &Counters{}
 	if err := c.openMaps(spec, o); err != nil {
-		return nil, errors.Join(err, c.Close())
+		return nil, errors.Join(denied(err), c.Close())
 	}
 	if err := c.attach(spec, o, netns); err != nil {
 		return nil, errors.Join(err, c.Close())
@@ -69,7 +74,7 @@ func (c *Counters) Close() error {
 }
 
 // Remove ends counting, and deletes what was pinned in a directory. It is no error if
-// nothing is there.
+// nothing is there, or there is no directory ("").
 func Remove(dir string) error {
 	list, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) {

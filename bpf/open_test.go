@@ -8,12 +8,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"onerule/bpf"
+	"onerule/test/bpffs"
 	"onerule/test/netns"
 )
 
@@ -25,7 +25,7 @@ func TestDumpNamesItsFields(t *testing.T) {
 		}
 		vip, pod := at(w.vip(1), 80), at(w.podAddr(), 8080)
 		serve(t, w.pod, pod)
-		dir := bpffs(t)
+		dir := bpffs.New(t)
 		c := open(t, w.node, bpf.Options{Dir: dir})
 		put(t, c, bpf.Key{Frontend: vip, Endpoint: pod, Protocol: tcp})
 		connect(t, w.client, vip, 3)
@@ -95,38 +95,6 @@ func address(list []byteNumber, family int) netip.Addr {
 		return netip.AddrFrom16(b)
 	}
 	return netip.AddrFrom4([4]byte(b[:4]))
-}
-
-// Where nothing can be attached, one line says so.
-func TestWithoutPrivilege(t *testing.T) {
-	if os.Getenv("BPF_TEST_CHILD") == "1" {
-		_, err := bpf.Open(bpf.Options{})
-		fmt.Printf("child: %v\n", err)
-		return
-	}
-	netns.Privileged(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	open, err := os.Open(self) // nobody may not search the folder that it is in
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = open.Close() }()
-	child := exec.Command("/proc/self/fd/3", "-test.run=^TestWithoutPrivilege$")
-	child.ExtraFiles = []*os.File{open}
-	child.Env = []string{"BPF_TEST_CHILD=1"}
-	child.Dir = "/"
-	child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
-	out, err := child.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	line, _, _ := strings.Cut(string(out), "\n")
-	if !strings.HasPrefix(line, "child: ") || !strings.Contains(line, "operation not permitted") {
-		t.Errorf("without privilege: %q", line)
-	}
 }
 
 func TestPinsNeedABPFFileSystem(t *testing.T) {

@@ -211,28 +211,14 @@ func open(t *testing.T, ns *netns.NS, o bpf.Options) *bpf.Counters {
 		o.Log = testr.New(t)
 	}
 	var c *bpf.Counters
-	do(t, ns, func() (err error) {
+	if err := ns.Do(func() (err error) {
 		c, err = bpf.Open(o)
 		return err
-	})
+	}); err != nil {
+		t.Fatalf("%v\n%s", err, bpf.VerifierLog(err))
+	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c
-}
-
-// bpffs gives a directory of a BPF file system of its own.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	netns.Privileged(t)
-	at := t.TempDir()
-	if err := unix.Mount("bpf", at, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(at, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return filepath.Join(at, "onerule")
 }
 
 func hits(t *testing.T, c *bpf.Counters) map[bpf.Key]uint64 {
