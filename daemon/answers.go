@@ -78,8 +78,12 @@ func (d *Daemon) degraded(s *inspect.Status) {
 	if d.cfg.WithoutFib {
 		add("the kernel lacks the expression fib: the node's own addresses are elements, a moment after they change")
 	}
-	if d.cfg.Uncounted != nil {
-		add("connections are not counted: %v", d.cfg.Uncounted)
+	if d.network != nil {
+		s.Degraded = append(s.Degraded, d.network.Degraded()...)
+		s.PodNetwork = podNetwork(d.network.Summary())
+	}
+	if why := d.tally.off(); why != nil {
+		add("connections are not counted: %v", why)
 	}
 	if d.tally.isFull() {
 		add("connections of some endpoints are not counted: the map of counters is full")
@@ -134,8 +138,8 @@ func (d *Daemon) Hits(context.Context) (inspect.Hits, error) {
 	h := inspect.Hits{At: time.Now(), Hits: []inspect.Hit{}}
 	if d.tally.mode() == "" {
 		h.Off = "connections are not counted (--bpf-dir off)"
-		if d.cfg.Uncounted != nil {
-			h.Off = fmt.Sprintf("connections are not counted: %v", d.cfg.Uncounted)
+		if why := d.tally.off(); why != nil {
+			h.Off = fmt.Sprintf("connections are not counted: %v", why)
 		}
 		return h, nil
 	}
@@ -149,33 +153,58 @@ func (d *Daemon) Hits(context.Context) (inspect.Hits, error) {
 	return h, nil
 }
 
-// Services gives what is decided about all Services, or those with a name.
-func (d *Daemon) Services(ctx context.Context, name string) ([]inspect.Service, error) {
+// Services says what is decided about all Services, or those with a name. The loop only
+// names what it knows of each: what follows from that is put in words beside it.
+func (d *Daemon) Services(ctx context.Context, name string, each func(inspect.Service) error) error {
 	var facts []plan.Facts
 	var place inspect.Place
 	var refuse bool
-	err := d.ask(ctx, func() {
-		place, refuse = d.place(), d.settings.RejectWithoutLocalEndpoints
-		for _, n := range d.ledger.Names() {
-			if !matches(n, name) {
-				continue
-			}
-			if f, ok := d.ledger.Facts(n); ok {
-				facts = append(facts, f)
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
+	if err := d.ask(ctx, func() {
+		place, refuse, facts = d.place(), d.settings.RejectWithoutLocalEndpoints, d.factsOf(name)
+	}); err != nil {
+		return err
 	}
 	if name != "" && len(facts) == 0 {
-		return nil, inspect.Wrong("no Service %s is known: headless and ExternalName Services, and those of other proxies, never are", name)
+		return inspect.Wrong("no Service %s is known: headless and ExternalName Services, and those of other proxies, never are", name)
 	}
-	list := make([]inspect.Service, 0, len(facts))
 	for _, f := range facts {
-		list = append(list, place.Describe(f, refuse))
+		if err := each(place.Describe(f, refuse)); err != nil {
+			return err
+		}
 	}
-	return list, nil
+	return nil
+}
+
+// factsOf gives what is known of all Services, or those with a name.
+func (d *Daemon) factsOf(name string) (list []plan.Facts) {
+	sourced := d.sourced()
+	for _, n := range d.ledger.Names() {
+		if !matches(n, name) {
+			continue
+		}
+		if f, ok := d.ledger.Facts(n); ok {
+			f.Notes = append(f.Notes, sourced[model.Key{Kind: model.KindService, Name: n}.String()]...)
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// sourced gives what is wrong with objects as they came, by object. Of one that stands in a
+// file, notes also name the file.
+func (d *Daemon) sourced() map[string][]model.Note {
+	by := map[string][]model.Note{}
+	for of, notes := range d.notes {
+		object, ok := strings.CutPrefix(of, bySource)
+		if !ok {
+			continue
+		}
+		if _, inFile, ok := strings.Cut(object, ": "); ok {
+			object = inFile
+		}
+		by[object] = append(by[object], notes...)
+	}
+	return by
 }
 
 func matches(n model.Name, asked string) bool {

@@ -21,7 +21,6 @@ import (
 	"onerule/daemon/model"
 	"onerule/daemon/network"
 	"onerule/daemon/plan"
-	"onerule/localproxy"
 	"onerule/nft"
 )
 
@@ -35,16 +34,15 @@ type Config struct {
 	Version    string
 	// Machine is what was found of it, for people who ask.
 	Machine nft.Found
-	// Uncounted says why Hits is nil.
-	Uncounted error
 	// KnownNode says that a node is only served with a Node object: an API server ought
 	// to have it.
 	KnownNode bool
 	// Features are the feature gates, for metrics.
 	Features []metrics.Feature
-	// Hits count what endpoints are given; nil: nothing is counted. They are the
-	// daemon's from then on.
-	Hits *bpf.Counters
+	// Count, if set, begins to count what endpoints are given; it gives nil if nobody wants
+	// that. It is called once no other daemon writes the tables: the kernel has room for the
+	// programs of one. What it gives is the daemon's from then on.
+	Count func() (*bpf.Counters, error)
 	// Lost, if set, says for how long the API server has not been heard.
 	Lost func() time.Duration
 	// Event, if set, tells people of a cluster what they have to know. It does not wait.
@@ -75,7 +73,7 @@ type Daemon struct {
 	full          *fullPins
 	tally         *tally
 	network       *network.Network // nil: pods are connected by others
-	loopback      *localproxy.Proxy
+	loopback      *loopbackPorts
 	rejects       map[bpf.Reject]bool // NodePorts that are refused on loopback addresses
 	localhost     atomic.Bool         // whether there are metrics of them
 	metrics       *metrics.Metrics
@@ -85,6 +83,8 @@ type Daemon struct {
 	// listening is where healthCheckNodePorts are.
 	listening []netip.Addr
 	warned    map[string]bool
+	waited    chan struct{} // holds one: another daemon wants to write them
+	writes    chan struct{} // is closed once no other daemon writes the tables
 	loaded    chan struct{} // is closed once all tables are
 	fatal     chan error    // holds the first reason to end
 	asks      chan func()   // are called by the loop: see ask
@@ -106,6 +106,8 @@ func New(cfg Config) (*Daemon, error) {
 		notes:         map[string][]model.Note{},
 		full:          newFullPins(),
 		warned:        map[string]bool{},
+		waited:        make(chan struct{}, 1),
+		writes:        make(chan struct{}),
 		loaded:        make(chan struct{}),
 		fatal:         make(chan error, 1),
 		asks:          make(chan func()),
@@ -113,7 +115,7 @@ func New(cfg Config) (*Daemon, error) {
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
 	d.mailbox.atOnce = d.atOnce
-	d.tally = newTally(cfg.Hits, cfg.Log)
+	d.tally = newTally(nil, cfg.Log)
 	d.loopback, d.rejects = d.newLoopback(), map[bpf.Reject]bool{}
 	d.network = d.newNetwork()
 	d.observe()
@@ -140,10 +142,14 @@ func (d *Daemon) close() error {
 	for _, p := range d.programs {
 		errs = append(errs, p.Close())
 	}
-	d.loopback.Close()
+	d.loopback.close()
 	errs = append(errs, d.monitor.Close(), d.tally.close())
 	return errors.Join(errs...)
 }
+
+// Writes gives what is closed once no other daemon writes the tables of this network
+// namespace.
+func (d *Daemon) Writes() <-chan struct{} { return d.writes }
 
 // Run works until ctx ends, or until something happens that only a restart brings in.
 // It leaves the tables as they are: what was translated goes on being translated.
@@ -157,6 +163,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 		return err
 	}
 	defer release()
+	close(d.writes)
+	if d.cfg.Count != nil {
+		d.tally.use(d.cfg.Count())
+	}
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -170,6 +180,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	beside.Go(func() { d.keepNetwork(ctx) })
 	beside.Go(func() { d.watchCounters(ctx) })
 	beside.Go(func() { d.tally.run(ctx) })
+	beside.Go(func() { d.giveWay(ctx, emptyHanded) })
 	d.awaitPodCIDRs()
 	defer d.stopWaiting()
 	beside.Go(func() { // ends with ctx

@@ -39,10 +39,16 @@ func (d *Daemon) Explain(ctx context.Context, q inspect.Query) (inspect.Explanat
 		if c.Seen, err = nft.LookAt(c.Config, c.Packet); err != nil {
 			return inspect.Explanation{}, err
 		}
+		if c.Besides, err = d.besides(c, q); err != nil {
+			return inspect.Explanation{}, err
+		}
 		for id := range c.Seen.Keys.Affinities {
 			if _, ours := c.Wanted.Affinities[id]; !ours {
 				delete(c.Seen.Keys.Affinities, id)
 			}
+		}
+		if c.Besides.Spoofed != nil { // by which link it comes is not known, unless it was said
+			c.Packet.Iif = q.In
 		}
 		if !route {
 			e := c.Explain()
@@ -87,7 +93,7 @@ func (d *Daemon) caseOf(family nft.Family, q inspect.Query) inspect.Case {
 	}
 	if decision, ours := c.Decisions[frontend(nodePort)]; ours && d.onLoopback(family) && q.To.Addr() == loopbackOf(family) && protocol == model.TCP {
 		s, _ := loopbackService(decision)
-		c.OnLoopback = s.Endpoints
+		c.Loopback = &inspect.Loopback{Endpoints: s.Endpoints, Fault: d.loopback.fault(q.To)}
 	}
 	// The sender's address may follow from a route: all of the node's are looked for.
 	for _, a := range append(slices.Clone(c.Own), q.To.Addr(), q.From) {

@@ -16,8 +16,9 @@ import (
 // and goes with the process, however that ends.
 const lockName = "@onerule/oneruled"
 
-// lockRetry is how often a lock that another daemon holds is tried again.
-const lockRetry = time.Second
+// lockRetry is how often a lock that another daemon holds is tried again: in between changes
+// wait when a node gets another version.
+const lockRetry = 100 * time.Millisecond
 
 // errForeign says that the lock's name is taken by what cannot be a daemon.
 var errForeign = errors.New("its holder is of another user")
@@ -31,7 +32,7 @@ func (d *Daemon) takeLock(ctx context.Context) (release func(), err error) {
 			if said {
 				d.cfg.Log.Info("the other oneruled ended, taking over")
 			}
-			go answer(l) // ends when the lock is released
+			go d.answer(l) // ends when the lock is released
 			return func() { _ = l.Close() }, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
@@ -53,14 +54,47 @@ func (d *Daemon) takeLock(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// answer lets those who ask who holds the lock go at once.
-func answer(l net.Listener) {
+// answer lets those who ask who holds the lock go at once, and notes that somebody did.
+func (d *Daemon) answer(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
 		_ = c.Close()
+		select {
+		case d.waited <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// emptyHanded is how long a daemon that has loaded nothing keeps others from the tables.
+const emptyHanded = 10 * time.Second
+
+// giveWay ends a daemon that another one waits for if it has loaded nothing for so long. It may
+// never load anything, for want of an API server that the other one can reach, and the other
+// one is judged by health checks which this one answers: an update that is the remedy would
+// wait for its own effect.
+func (d *Daemon) giveWay(ctx context.Context, after time.Duration) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-d.loaded:
+		return
+	case <-time.After(after):
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-d.loaded:
+		return
+	case <-d.waited:
+	}
+	select {
+	case <-d.loaded: // as well
+	default:
+		d.end(errors.New("nothing is known here to load, and another oneruled waits: giving way to it"))
 	}
 }
 

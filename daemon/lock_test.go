@@ -68,6 +68,49 @@ func TestEachNetworkNamespaceHasOneLock(t *testing.T) {
 	}
 }
 
+// A pod that can't reach the API server must not keep the one that can from taking its place.
+func TestADaemonThatHasLoadedNothingGivesWay(t *testing.T) {
+	for name, c := range map[string]struct {
+		loaded, asked, ends bool
+	}{
+		"it has loaded nothing, and another one waits": {asked: true, ends: true},
+		"nobody waits": {},
+		"it has loaded its tables, and another one waits": {loaded: true, asked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ns := netns.New(t, "node")
+			d := &Daemon{cfg: Config{Log: logr.Discard()}, waited: make(chan struct{}, 1), loaded: make(chan struct{}), fatal: make(chan error, 1)}
+			if err := ns.Do(func() error {
+				release, err := d.takeLock(t.Context())
+				if err == nil {
+					t.Cleanup(release)
+				}
+				return err
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if c.loaded {
+				close(d.loaded)
+			}
+			if c.asked {
+				if err := ns.Do(func() error { _, err := lockHolder(); return err }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if !c.ends {
+				ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+			}
+			d.giveWay(ctx, 0)
+			if ended := len(d.fatal) > 0; ended != c.ends {
+				t.Errorf("it ends: got %t, want %t", ended, c.ends)
+			}
+		})
+	}
+}
+
 func TestWaitingForTheLockEndsWithTheContext(t *testing.T) {
 	ns := netns.New(t, "node")
 	defer mustLock(t, ns, logr.Discard())()

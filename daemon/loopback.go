@@ -14,35 +14,6 @@ import (
 	"onerule/nft"
 )
 
-// newLoopback gives what serves NodePorts on loopback addresses.
-func (d *Daemon) newLoopback() *localproxy.Proxy {
-	log := d.cfg.Log
-	return localproxy.New(localproxy.Config{
-		Failed: func(at netip.AddrPort, err error, again bool) {
-			d.metrics.LocalhostFailed(familyLabel(familyOf(at.Addr())))
-			if !again {
-				log.Error(err, "a NodePort on a loopback address is not served, trying again", "address", at)
-			}
-		},
-		Served: func(at netip.AddrPort) {
-			log.Info("a NodePort on a loopback address is served now", "address", at)
-		},
-		Listening: func(ipv6 bool, n int) {
-			family := nft.IPv4
-			if ipv6 {
-				family = nft.IPv6
-			}
-			d.metrics.LocalhostListeners(familyLabel(family), n)
-		},
-		NotTaken: func(at netip.AddrPort, err error) {
-			log.Error(err, "connections to a NodePort on a loopback address are not taken", "address", at)
-		},
-		Unanswered: func(at, endpoint netip.AddrPort, err error) {
-			log.V(2).Info("an endpoint does not answer", "address", at, "endpoint", endpoint, "err", err)
-		},
-	})
-}
-
 // onLoopback says whether NodePorts of a family are asked for on loopback addresses.
 func (d *Daemon) onLoopback(family nft.Family) bool {
 	return d.settings.NodePortAddresses.Loopback(config.Family(family))
@@ -71,7 +42,7 @@ func (d *Daemon) serveLoopback(family nft.Family, keys plan.Keys, out plan.Outco
 // come and go with a load, too.
 func (d *Daemon) loadLoopback(family nft.Family, all plan.Keys, out plan.Outcome) {
 	d.localhost.Store(d.servesLocalhost())
-	d.loopback.Keep(func(at netip.AddrPort) bool {
+	d.loopback.keep(func(at netip.AddrPort) bool {
 		if familyOf(at.Addr()) != family {
 			return true
 		}
@@ -102,11 +73,12 @@ func (d *Daemon) putLoopback(family nft.Family, keys plan.Keys, out plan.Outcome
 			continue
 		}
 		at := netip.AddrPortFrom(loopbackOf(family), f.Port)
-		if s, ok := loopbackService(out.Decisions[f]); ok && on {
-			d.loopback.Put(at, s)
+		if !on || !ours {
+			d.loopback.leave(at)
 			continue
 		}
-		d.loopback.Delete(at)
+		s, answers := loopbackService(out.Decisions[f])
+		d.loopback.take(at, s, answers)
 	}
 	return changed
 }

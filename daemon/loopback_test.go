@@ -15,6 +15,7 @@ import (
 	"onerule/daemon/plan"
 	"onerule/localproxy"
 	"onerule/nft"
+	"onerule/nft/hostport"
 	"onerule/test/netns"
 )
 
@@ -52,12 +53,13 @@ func loopbackDaemon(t *testing.T, ns *netns.NS, c *bpf.Counters, families ...nft
 	s.NodePortAddresses = config.NodePortAddresses{Localhost: true, All: true}
 	var d *Daemon
 	err := ns.Do(func() (err error) {
-		d, err = New(Config{Settings: s, Families: families, Version: "test", Log: logr.Discard(), Hits: c})
+		d, err = New(Config{Settings: s, Families: families, Version: "test", Log: logr.Discard()})
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	d.tally.use(c, nil)
 	d.HostAddrs(nil)
 	d.Synced()
 	return d
@@ -129,5 +131,43 @@ func TestAChangeOfEndpointsLooksAtNoOtherRefusal(t *testing.T) {
 	}
 	if few, many := allocations(1), allocations(2000); few != many {
 		t.Errorf("%v allocations with one NodePort, %v with 2000", few, many)
+	}
+}
+
+// A NodePort has the loopback address before a host port of its number, whichever comes
+// first, and also while it has no endpoint.
+func TestR40NodePortsComeBeforeHostPorts(t *testing.T) {
+	ns := netns.New(t, "node")
+	d := loopbackDaemon(t, ns, nil, nft.IPv4)
+	t.Cleanup(func() { _ = d.close() })
+	l, at, pod := d.loopback, netip.MustParseAddrPort("127.0.0.1:8080"), netip.MustParseAddrPort("10.1.0.2:80")
+	service := localproxy.Service{Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.1.0.3:80")}}
+	port := hostport.Claim{Protocol: hostport.TCP, HostPort: 8080, Pod: pod}
+	udp := port
+	udp.Protocol = hostport.UDP
+	none := func(netip.AddrPort) bool { return false }
+	for _, step := range []struct {
+		name                 string
+		do                   func()
+		hostPorts, nodePorts int
+	}{
+		{"a host port", func() { l.claim([]hostport.Claim{port, udp}) }, 1, 0},
+		{"a NodePort of its number", func() { l.take(at, service, true) }, 0, 1},
+		{"the host ports are read again", func() { l.claim([]hostport.Claim{port}) }, 0, 1},
+		{"the NodePort has no endpoint", func() { l.take(at, localproxy.Service{}, false) }, 0, 0},
+		{"the NodePort is gone", func() { l.leave(at) }, 1, 0},
+		{"a load that has no NodePort", func() { l.keep(none) }, 1, 0},
+		{"a NodePort again", func() { l.take(at, service, true) }, 0, 1},
+		{"a load that has none", func() { l.keep(none) }, 1, 0},
+		{"only UDP is claimed", func() { l.claim([]hostport.Claim{udp}) }, 0, 0},
+		{"a NodePort without a host port", func() { l.take(at, service, true) }, 0, 1},
+		{"nothing", func() { l.leave(at) }, 0, 0},
+	} {
+		if err := ns.Do(func() error { step.do(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if h, n := l.hostPorts.Listening(false), l.nodePorts.Listening(false); h != step.hostPorts || n != step.nodePorts {
+			t.Fatalf("%s: %d host ports and %d NodePorts are served, want %d and %d", step.name, h, n, step.hostPorts, step.nodePorts)
+		}
 	}
 }

@@ -2,7 +2,9 @@ package daemon
 
 import (
 	"context"
+	"path/filepath"
 
+	"onerule/daemon/inspect"
 	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/network"
@@ -15,14 +17,17 @@ func (d *Daemon) newNetwork() *network.Network {
 		return nil
 	}
 	return network.New(network.Config{
-		Node:     d.settings.Node,
-		Families: d.cfg.Families,
-		Settings: d.settings.PodNetwork,
+		Node:       d.settings.Node,
+		Families:   d.cfg.Families,
+		WithoutFib: d.cfg.WithoutFib,
+		Settings:   d.settings.PodNetwork,
+		Sysctls:    filepath.Join(d.settings.SysctlDir, "net"),
 		Event: func(e network.Event) {
 			d.event(Event{Object: model.Key{Kind: model.KindNode, Name: model.Name{Name: e.Node}}, Reason: e.Reason, Note: e.Note})
 		},
-		Foreign: func(kind string) { d.metrics.ForeignChange(kind) },
-		Log:     d.cfg.Log,
+		Foreign:   func(kind string) { d.metrics.ForeignChange(kind) },
+		HostPorts: d.loopback.claim,
+		Log:       d.cfg.Log,
 	})
 }
 
@@ -96,4 +101,19 @@ func (d *Daemon) sample() func() metrics.Network {
 		return nil
 	}
 	return d.network.Sample
+}
+
+// podNetwork says what it is like to people.
+func podNetwork(s network.Summary) *inspect.PodNetwork {
+	p := &inspect.PodNetwork{Ranges: []string{}, Peers: s.Peers, Routed: s.Routed, Tunnelled: s.Tunnelled, Served: s.Served}
+	for _, r := range s.Ranges {
+		p.Ranges = append(p.Ranges, r.String())
+	}
+	switch {
+	case s.Installs && s.Served:
+		p.List = "published"
+	case s.Installs:
+		p.List = "not published yet"
+	}
+	return p
 }

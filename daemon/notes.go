@@ -2,12 +2,15 @@ package daemon
 
 import "onerule/daemon/model"
 
+// bySource begins the names of objects whose faults were found as they came in.
+const bySource = "source: "
+
 // note takes in what is wrong with objects, and logs what is new. Whoever claims what an
 // older Service holds, or an address that is not allowed, is told by an event, too: its
 // owner may see no node's log.
 func (d *Daemon) note(sourced map[string][]model.Note, planned map[model.Name][]model.Note) {
 	for object, notes := range sourced {
-		d.noteOne("source: ", object, notes)
+		d.noteOne(bySource, object, notes)
 	}
 	for name, notes := range planned {
 		key := model.Key{Kind: model.KindService, Name: name}

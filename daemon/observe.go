@@ -68,7 +68,7 @@ func (d *Daemon) observe() {
 		Pending:            d.unwritten,
 		Lost:               d.cfg.Lost,
 		Counters:           d.counters,
-		HitsMode:           d.tally.mode(),
+		HitsMode:           d.tally.mode,
 		Hits:               d.tally.hits,
 		HitsFull:           d.tally.isFull,
 		EndpointMetrics:    metrics.EndpointMetrics(d.settings.EndpointMetrics),

@@ -7,11 +7,11 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-logr/logr"
 
 	"onerule/bpf"
-	"onerule/daemon/model"
 	"onerule/daemon/plan"
 )
 
@@ -25,9 +25,10 @@ type counted struct {
 // Changes take the keys with them; those of a load follow beside the loop. What endpoints
 // have counted that are gone is kept for their frontend, under an endpoint of zeros.
 type tally struct {
-	counters *bpf.Counters // nil: nothing is counted
+	counters atomic.Pointer[bpf.Counters] // nil: nothing is counted, or not yet
 	log      logr.Logger
 	wake     chan struct{}
+	proxied  proxied
 
 	mu      sync.Mutex
 	known   map[plan.Frontend]counted
@@ -38,39 +39,60 @@ type tally struct {
 	// lacking are frontends whose keys found no room. There may be some since room.
 	lacking map[plan.Frontend]bool
 	room    bool
+	why     error // nothing is counted
 }
 
 func newTally(c *bpf.Counters, log logr.Logger) *tally {
-	return &tally{
-		counters: c, log: log, wake: make(chan struct{}, 1),
+	t := &tally{
+		log: log, wake: make(chan struct{}, 1),
 		known: map[plan.Frontend]counted{}, begun: map[plan.Frontend]counted{}, pending: map[plan.Frontend]counted{},
 		loaded: map[plan.Family]bool{}, lacking: map[plan.Frontend]bool{},
 	}
+	t.use(c, nil)
+	return t
+}
+
+// use takes the counters, or why there are none. Nothing has been counted before.
+func (t *tally) use(c *bpf.Counters, why error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.counters.Store(c)
+	t.why = why
+}
+
+// off says why nothing is counted; nil: it is, or nobody wants it.
+func (t *tally) off() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.why
 }
 
 func (t *tally) close() error {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return nil
 	}
-	return t.counters.Close()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settle()
+	return t.counters.Load().Close()
 }
 
 // mode says how the kernel sees connections, "" if it counts none.
 func (t *tally) mode() string {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return ""
 	}
-	return t.counters.Mode()
+	return t.counters.Load().Mode()
 }
 
 // reject has packets to these NodePorts on loopback addresses counted.
 func (t *tally) reject(list []bpf.Reject) {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.say(t.counters.SetRejects(list))
+	t.say(t.counters.Load().SetRejects(list))
 }
 
 // perTurn is how many frontends of a load are taken at once: a change waits for no more.
@@ -78,7 +100,7 @@ const perTurn = 200
 
 // begin puts the keys of frontends that are about to change.
 func (t *tally) begin(now map[plan.Frontend]counted) {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return
 	}
 	t.mu.Lock()
@@ -93,7 +115,7 @@ func (t *tally) begin(now map[plan.Frontend]counted) {
 // end deletes the keys that frontends had before they changed. Without it what was begun
 // failed, and a load follows.
 func (t *tally) end(now map[plan.Frontend]counted) {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return
 	}
 	t.mu.Lock()
@@ -106,7 +128,7 @@ func (t *tally) end(now map[plan.Frontend]counted) {
 
 // load says what all frontends of a family are.
 func (t *tally) load(family plan.Family, now map[plan.Frontend]counted) {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return
 	}
 	t.mu.Lock()
@@ -158,24 +180,28 @@ func (t *tally) turn() (more bool) {
 		t.exchange(f, c)
 	}
 	t.refill()
+	t.settle()
 	return false
 }
 
 // exchange takes note of what a frontend is, and deletes the keys that it had before.
 func (t *tally) exchange(f plan.Frontend, now counted) {
-	was := t.known[f]
-	if none := (plan.ServicePort{}); was.of != none && was.of != now.of { // gone, or another Service's
-		t.delete(keysOf(f, append(slices.Clone(was.endpoints), nobody(f.InFamily()))))
+	was, none := t.known[f], plan.ServicePort{}
+	if was.of != none {
+		t.settle()
+	}
+	if was.of != none && was.of != now.of { // gone, or another Service's
+		t.delete(allKeysOf(f, append(slices.Clone(was.endpoints), nobody(f.InFamily()))))
 		t.put(f, now.endpoints)
 		was = counted{}
 	}
-	if now.of == (plan.ServicePort{}) {
+	if now.of == none {
 		delete(t.known, f)
 		delete(t.lacking, f)
 		return
 	}
 	t.known[f] = now
-	t.keep(f, keysOf(f, missing(was.endpoints, now.endpoints)))
+	t.keep(f, allKeysOf(f, missing(was.endpoints, now.endpoints)))
 }
 
 // keep deletes keys of endpoints that are gone, and keeps what they counted for their
@@ -187,7 +213,7 @@ func (t *tally) keep(f plan.Frontend, gone []bpf.Key) {
 	}
 	if kept > 0 {
 		t.moved++
-		t.say(t.counters.Add(keysOf(f, []netip.AddrPort{nobody(f.InFamily())})[0], kept))
+		t.say(t.counters.Load().Add(keysOf(f, []netip.AddrPort{nobody(f.InFamily())})[0], kept))
 	}
 }
 
@@ -195,11 +221,16 @@ func (t *tally) put(f plan.Frontend, endpoints []netip.AddrPort) {
 	if len(endpoints) == 0 {
 		return
 	}
-	err := t.counters.Put(keysOf(f, endpoints))
+	err := t.counters.Load().Put(keysOf(f, endpoints))
 	if !errors.Is(err, bpf.ErrFull) {
 		t.say(err)
 		return
 	}
+	t.lacks(f, err)
+}
+
+// lacks takes note of a frontend that finds no room.
+func (t *tally) lacks(f plan.Frontend, err error) {
 	if len(t.lacking) == 0 { // once, until there was room for all
 		t.say(err)
 	}
@@ -210,7 +241,7 @@ func (t *tally) delete(keys []bpf.Key) []uint64 {
 	if len(keys) == 0 {
 		return nil
 	}
-	n, err := t.counters.Delete(keys)
+	n, err := t.counters.Load().Delete(keys)
 	t.say(err)
 	if len(t.lacking) > 0 {
 		t.room = true
@@ -225,7 +256,7 @@ func (t *tally) refill() {
 		if !t.room {
 			return
 		}
-		err := t.counters.Put(keysOf(f, both(t.known[f].endpoints, t.begun[f].endpoints)))
+		err := t.counters.Load().Put(keysOf(f, both(t.known[f].endpoints, t.begun[f].endpoints)))
 		if t.room = !errors.Is(err, bpf.ErrFull); t.room {
 			t.say(err)
 			delete(t.lacking, f)
@@ -259,7 +290,7 @@ func (t *tally) sweep(ctx context.Context) {
 		return
 	}
 	gone := map[plan.Frontend][]bpf.Key{}
-	err := t.counters.Hits(func(k bpf.Key, _ uint64) {
+	err := t.counters.Load().Hits(func(k bpf.Key, _ uint64) {
 		if f := frontendOf(k); loaded[f.InFamily()] {
 			gone[f] = append(gone[f], k)
 		}
@@ -289,33 +320,9 @@ func (t *tally) sweepOne(f plan.Frontend, keys []bpf.Key) {
 	t.delete(gone)
 }
 
-// nobody is the endpoint that is counted for all that are gone.
-func nobody(family plan.Family) netip.AddrPort {
-	if family == plan.IPv6 {
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
-}
-
-func keysOf(f plan.Frontend, endpoints []netip.AddrPort) []bpf.Key {
-	keys := make([]bpf.Key, len(endpoints))
-	for i, e := range endpoints {
-		keys[i] = bpf.Key{Frontend: netip.AddrPortFrom(f.Addr, f.Port), Endpoint: e, Protocol: uint8(f.Protocol)}
-	}
-	return keys
-}
-
-func frontendOf(k bpf.Key) plan.Frontend {
-	f := plan.Frontend{Addr: k.Frontend.Addr(), Protocol: model.Protocol(k.Protocol), Port: k.Frontend.Port()}
-	if !f.Addr.IsValid() {
-		f.Family = plan.FamilyOf(k.Endpoint.Addr())
-	}
-	return f
-}
-
 // countedOf gives what is to be counted for the frontends of a family that keys name.
 func (d *Daemon) countedOf(family plan.Family, keys plan.Keys, out plan.Outcome) map[plan.Frontend]counted {
-	if d.tally.counters == nil {
+	if d.tally.counters.Load() == nil {
 		return nil
 	}
 	list := map[plan.Frontend]counted{}
@@ -334,32 +341,4 @@ func (d *Daemon) countedOf(family plan.Family, keys plan.Keys, out plan.Outcome)
 		}
 	}
 	return list
-}
-
-// both gives what is in either of two lists that are sorted and distinct, the same way.
-func both(a, b []netip.AddrPort) []netip.AddrPort {
-	more := missing(b, a)
-	if len(more) == 0 {
-		return a
-	}
-	all := slices.Concat(a, more)
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return all
-}
-
-// missing gives what is in a list and not in another one, which is sorted.
-func missing(list, other []netip.AddrPort) []netip.AddrPort {
-	var more []netip.AddrPort
-	for _, e := range list {
-		if !has(other, e) {
-			more = append(more, e)
-		}
-	}
-	return more
-}
-
-// has says whether an endpoint is in a list that is sorted.
-func has(list []netip.AddrPort, e netip.AddrPort) bool {
-	_, found := slices.BinarySearchFunc(list, e, netip.AddrPort.Compare)
-	return found
 }

@@ -41,6 +41,7 @@ func (t *tally) hits() ([]metrics.Hit, error) {
 func (t *tally) sums() (map[share]uint64, error) {
 	for range 2 {
 		t.mu.Lock()
+		t.settle()
 		before := t.moved
 		t.mu.Unlock()
 		read, err := t.read()
@@ -62,7 +63,7 @@ func (t *tally) sums() (map[share]uint64, error) {
 
 func (t *tally) read() (map[bpf.Key]uint64, error) {
 	read := map[bpf.Key]uint64{}
-	err := t.counters.Hits(func(k bpf.Key, n uint64) { read[k] = n })
+	err := t.counters.Load().Hits(func(k bpf.Key, n uint64) { read[k] = n })
 	return read, err
 }
 
@@ -86,11 +87,11 @@ func (t *tally) byOwner(read map[bpf.Key]uint64) map[share]uint64 {
 // rejected gives the packets to NodePorts on loopback addresses that were refused, by
 // protocol.
 func (t *tally) rejected(ipv6 bool) (map[string]uint64, error) {
-	if t.counters == nil {
+	if t.counters.Load() == nil {
 		return nil, nil
 	}
 	sums := map[string]uint64{}
-	err := t.counters.Rejects(func(r bpf.Reject, n uint64) {
+	err := t.counters.Load().Rejects(func(r bpf.Reject, n uint64) {
 		if r.IPv6 == ipv6 {
 			sums[model.Protocol(r.Protocol).String()] += n
 		}

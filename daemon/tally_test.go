@@ -92,7 +92,7 @@ func hitsOf(t *testing.T, of *tally) map[string]uint64 {
 
 func hit(t *testing.T, of *tally, f plan.Frontend, endpoint netip.AddrPort, n uint64) {
 	t.Helper()
-	if err := of.counters.Add(keysOf(f, []netip.AddrPort{endpoint})[0], n); err != nil {
+	if err := of.counters.Load().Add(keysOf(f, []netip.AddrPort{endpoint})[0], n); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -139,7 +139,7 @@ func TestKeysFollowTheEndpoints(t *testing.T) {
 		hit(t, of, f, e[0], 1)
 		of.load(family, frontends{})
 		of.all(t)
-		if n := keysIn(t, of.counters); n != 0 {
+		if n := keysIn(t, of.counters.Load()); n != 0 {
 			t.Errorf("%d keys are left when nobody has the frontend", n)
 		}
 	})
@@ -207,8 +207,8 @@ func TestAChangeThatFailsLeavesNoKey(t *testing.T) {
 	of.begin(frontends{f: countedFor("web", plan.IPv4, e[:2]), vipOf(plan.IPv4, 2): countedFor("new", plan.IPv4, e)})
 	of.load(plan.IPv4, frontends{f: countedFor("web", plan.IPv4, e[2:])})
 	of.all(t)
-	if diff := cmp.Diff(map[string]uint64{"web " + e[2].String(): 0}, hitsOf(t, of)); diff != "" || keysIn(t, of.counters) != 1 {
-		t.Errorf("%d keys, hits (-want +got): %s", keysIn(t, of.counters), diff)
+	if diff := cmp.Diff(map[string]uint64{"web " + e[2].String(): 0}, hitsOf(t, of)); diff != "" || keysIn(t, of.counters.Load()) != 1 {
+		t.Errorf("%d keys, hits (-want +got): %s", keysIn(t, of.counters.Load()), diff)
 	}
 }
 
@@ -224,8 +224,8 @@ func TestChangesWhileALoadIsBroughtIn(t *testing.T) {
 	of.end(back)
 	of.all(t)
 	want := map[string]uint64{"web " + e[0].String(): 0, "new " + e[0].String(): 0, "new " + e[1].String(): 0}
-	if diff := cmp.Diff(want, hitsOf(t, of)); diff != "" || keysIn(t, of.counters) != len(want) {
-		t.Errorf("%d keys, hits (-want +got): %s", keysIn(t, of.counters), diff)
+	if diff := cmp.Diff(want, hitsOf(t, of)); diff != "" || keysIn(t, of.counters.Load()) != len(want) {
+		t.Errorf("%d keys, hits (-want +got): %s", keysIn(t, of.counters.Load()), diff)
 	}
 }
 
@@ -241,12 +241,12 @@ func TestAFullMapOfEndpoints(t *testing.T) {
 	if len(said) != 1 || !strings.Contains(said[0], bpf.ErrFull.Error()) || !of.isFull() {
 		t.Errorf("a map that is full is said %d times, want once: %q", len(said), said)
 	}
-	if n := keysIn(t, of.counters); n != 10 {
+	if n := keysIn(t, of.counters.Load()); n != 10 {
 		t.Errorf("the map holds %d keys, want 10", n)
 	}
 	of.change(frontends{first: {}})
 	of.all(t)
-	if n := keysIn(t, of.counters); n != 10 || of.isFull() {
+	if n := keysIn(t, of.counters.Load()); n != 10 || of.isFull() {
 		t.Errorf("with room %d keys are held, full %t, want all 10", n, of.isFull())
 	}
 	of.change(frontends{vipOf(plan.IPv4, 20): countedFor("more", plan.IPv4, e[:1])})

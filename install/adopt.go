@@ -23,22 +23,15 @@ func (p Places) Adoptable(ranges []netip.Prefix) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	usual := p.Reservations
-	if usual == "" {
-		usual = defaultReservations
-	}
 	var dirs []string
 	for _, o := range lists {
 		for _, r := range o.reservations {
-			if r.dataDir == "" {
-				r.dataDir = usual
-			}
-			if r.network != "" && filepath.IsAbs(r.dataDir) {
-				dirs = append(dirs, filepath.Join(r.dataDir, r.network))
+			if dir := p.directory(r); dir != "" {
+				dirs = append(dirs, dir)
 			}
 		}
 	}
-	more, err := filepath.Glob(filepath.Join(usual, "*"))
+	more, err := filepath.Glob(filepath.Join(p.usualReservations(), "*"))
 	if err != nil {
 		return "", err
 	}

@@ -28,6 +28,9 @@ func (p Places) PlaceBinary(ctx context.Context, plugin string) (changed bool, e
 	if err != nil {
 		return false, fmt.Errorf("read the plugin: %w", err)
 	}
+	if p.Dry {
+		return !holds(p.Binary(), content, 0o755), speaks(ctx, plugin)
+	}
 	return place(p.Binary(), content, 0o755, func(temp string) error { return speaks(ctx, temp) })
 }
 

@@ -31,7 +31,7 @@ func places(t testing.TB) install.Places {
 	return install.Places{
 		Binaries: filepath.Join(root, "opt/cni/bin"), Lists: filepath.Join(root, "etc/cni/net.d"),
 		State: filepath.Join(root, "state"), Reservations: filepath.Join(root, "networks"),
-		NetworkManager: filepath.Join(root, "nm"),
+		Etc: filepath.Join(root, "etc"),
 	}
 }
 

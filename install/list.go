@@ -88,7 +88,7 @@ func (p Places) Publish(l List) (changed bool, err error) {
 		return false, fmt.Errorf("publish %s: %w", p.List(), err)
 	}
 	for _, plugin := range f.Plugins {
-		if err := p.executable(plugin.Type); err != nil {
+		if err := p.executable(plugin.Type); err != nil && !p.Dry {
 			return false, fmt.Errorf("publish %s: look for its plugin %s: %w", p.List(), plugin.Type, err)
 		}
 	}
@@ -96,7 +96,7 @@ func (p Places) Publish(l List) (changed bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("publish %s: %w", p.List(), err)
 	}
-	return place(p.List(), append(b, '\n'), 0o600, nil)
+	return p.place(p.List(), append(b, '\n'), 0o600)
 }
 
 // Withdraw removes our list, so that runtimes start no more pods with it.

@@ -1,6 +1,7 @@
 package install
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,10 +18,13 @@ import (
 
 // A Machine is a node that a plugin may be installed on.
 type Machine struct {
-	Proc   string // where the kernel tells about itself: /proc
-	Places Places
-	Plugin string // the file that would be installed
-	Now    func() time.Time
+	Proc string // where the kernel tells about itself: /proc
+	// Sysctls is where settings are written: /proc/sys, but for a container, which has the
+	// node's mounted somewhere else. Empty: below Proc.
+	Sysctls string
+	Places  Places
+	Plugin  string // the file that would be installed
+	Now     func() time.Time
 	// Synchronized says whether somebody keeps the clock right.
 	Synchronized func() (bool, error)
 }
@@ -28,9 +32,9 @@ type Machine struct {
 // Look checks what the plugin and its files need. What rules and programs in the kernel need
 // is for others to say.
 func (m Machine) Look(ctx context.Context) Report {
-	r := Report{m.kernel(), m.forwarding("IPv4", "sys/net/ipv4/ip_forward"), m.forwarding("IPv6", "sys/net/ipv6/conf/all/forwarding"), m.conntrack(), m.neighbours()}
+	r := Report{m.kernel(), m.forwarding("IPv4", "net/ipv4/ip_forward"), m.forwarding("IPv6", "net/ipv6/conf/all/forwarding"), m.conntrack(), m.neighbours()}
 	r = append(r, m.directory("binaries", m.Places.Binaries, true), m.directory("lists", m.Places.Lists, false), m.directory("state", m.Places.State, false))
-	return append(r, m.plugin(ctx), m.others(), m.networkManager(), m.agents(), m.boot(), m.clock())
+	return append(r, m.plugin(ctx), m.others(), m.networkManager(), m.networkd(), m.agents(), m.boot(), m.clock())
 }
 
 func (m Machine) read(name string) (string, error) {
@@ -64,19 +68,19 @@ func (m Machine) kernel() Check {
 }
 
 func (m Machine) forwarding(family, setting string) Check {
-	name, path := "forward "+family, filepath.Join(m.Proc, setting)
-	value, err := m.read(setting)
+	name, path := "forward "+family, filepath.Join(cmp.Or(m.Sysctls, filepath.Join(m.Proc, "sys")), setting)
+	value, err := m.read(filepath.Join("sys", setting))
 	switch {
 	case err != nil && family == "IPv6":
-		return warn(name, "the kernel has no IPv6", "none, if pods are to have IPv4 addresses only")
+		return warn(name, "the kernel has no IPv6", "nothing, if pods are to have IPv4 addresses only")
 	case err != nil:
 		return failed(name, err.Error(), "mount /proc/sys")
 	case value != "0":
 		return ok(name, "on")
 	case unix.Access(path, unix.W_OK) != nil:
-		return failed(name, "off, and "+path+" can't be written", "turn it on, or run with /proc/sys writable (privileged)")
+		return failed(name, "off, and "+path+" can't be written", "turn it on, or let it be written: in a container by mounting the node's /proc/sys/net writable, and saying where with --sysctl-dir")
 	}
-	return warn(name, "off", "none: the first pod turns it on")
+	return ok(name, "off: the first pod turns it on")
 }
 
 // share warns when most of something is used.
@@ -92,7 +96,7 @@ func (m Machine) conntrack() Check {
 	const name = "conntrack"
 	used, err := m.number("sys/net/netfilter/nf_conntrack_count")
 	if err != nil {
-		return warn(name, "not loaded", "none, if the kernel has it as a module that can be loaded: modprobe nf_conntrack")
+		return warn(name, "not loaded", "nothing, if the kernel has it as a module that can be loaded: modprobe nf_conntrack")
 	}
 	most, err := m.number("sys/net/netfilter/nf_conntrack_max")
 	if err != nil {
@@ -184,17 +188,6 @@ func (m Machine) others() Check {
 		texts = append(texts, o.String())
 	}
 	return warn(name, strings.Join(texts, "; "), "remove them, or set them aside with --cni-exclusive of the daemon or --exclusive of install")
-}
-
-func (m Machine) networkManager() Check {
-	const name = "NetworkManager"
-	if !m.Places.managed() {
-		return ok(name, "none")
-	}
-	if holds(filepath.Join(m.Places.NetworkManager, unmanagedName), unmanaged, 0o644) {
-		return ok(name, "it leaves links of pods alone")
-	}
-	return warn(name, "it may take over links of pods", "install writes "+filepath.Join(m.Places.NetworkManager, unmanagedName)+"; then: nmcli general reload")
 }
 
 // agents looks for programs that do the same, as far as this process sees others.

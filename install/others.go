@@ -119,7 +119,7 @@ func (p Places) SetAside() ([]string, error) {
 	for _, o := range list {
 		from := filepath.Join(p.Lists, o.File)
 		to, err := freeName(from)
-		if err == nil {
+		if err == nil && !p.Dry {
 			err = os.Rename(from, to)
 		}
 		if err != nil {

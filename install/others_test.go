@@ -127,9 +127,9 @@ func TestReservationsOfHostLocalAreFound(t *testing.T) {
 
 func TestUninstallInTheSafeOrder(t *testing.T) {
 	p := published(t)
-	write(t, filepath.Join(p.NetworkManager, "90-onerule.conf"), "x")
-	if changed, err := p.PlaceUnmanaged(); err != nil || !changed {
-		t.Errorf("NetworkManager was told: %v, %v", changed, err)
+	managed(t, p, "NetworkManager/conf.d", "systemd/network")
+	if _, err := p.PlaceUnmanaged(); err != nil {
+		t.Error(err)
 	}
 	record := filepath.Join(p.State, "pods", "attachments", "a:eth0.json")
 	refused := func() error { t.Error("it was cleaned"); return nil }
@@ -168,7 +168,7 @@ func TestUninstallInTheSafeOrder(t *testing.T) {
 				t.Errorf("got %+v, %v", r, err)
 			}
 		}
-		if got := append(names(t, p.Binaries), names(t, p.NetworkManager)...); len(got) > 0 {
+		if got := append(names(t, p.Binaries), below(t, p.Etc)...); len(got) > 0 {
 			t.Errorf("left: %q", got)
 		}
 	})

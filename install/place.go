@@ -50,6 +50,14 @@ func place(path string, content []byte, mode fs.FileMode, check func(path string
 	return true, nil
 }
 
+// place makes a file hold something, or says whether it would have to.
+func (p Places) place(path string, content []byte, mode fs.FileMode) (changed bool, err error) {
+	if p.Dry {
+		return !holds(path, content, mode), nil
+	}
+	return place(path, content, mode, nil)
+}
+
 // holds says whether a file is there as it should be.
 func holds(path string, content []byte, mode fs.FileMode) bool {
 	info, err := os.Lstat(path)

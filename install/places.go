@@ -20,18 +20,22 @@ type Places struct {
 	// Reservations is where host-local keeps those of each network, if it is not told
 	// another place.
 	Reservations string
-	// NetworkManager is where it reads parts of its configuration.
-	NetworkManager string
+	// Etc is where those who manage the network of the machine are told to leave links of pods
+	// alone, below NetworkManager/conf.d and systemd/network; empty: they are not told.
+	Etc string
+	// Dry says that PlaceBinary, PlaceUnmanaged, Publish and SetAside write nothing, and say
+	// what they would.
+	Dry bool
 }
 
 // Usual gives where they are on most nodes.
 func Usual() Places {
 	return Places{
-		Binaries:       "/opt/cni/bin",
-		Lists:          "/etc/cni/net.d",
-		State:          "/var/lib/cni/onerule",
-		Reservations:   defaultReservations,
-		NetworkManager: "/etc/NetworkManager/conf.d",
+		Binaries:     "/opt/cni/bin",
+		Lists:        "/etc/cni/net.d",
+		State:        "/var/lib/cni/onerule",
+		Reservations: defaultReservations,
+		Etc:          "/etc",
 	}
 }
 

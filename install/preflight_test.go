@@ -60,10 +60,14 @@ func TestWhatANodeLacks(t *testing.T) {
 		spoil func(m *install.Machine)
 		want  map[string]install.Verdict
 	}{
-		"nothing":          {func(*install.Machine) {}, nil},
-		"an old kernel":    {func(m *install.Machine) { write(t, m.Proc+"/sys/kernel/osrelease", "5.10.0\n") }, map[string]install.Verdict{"kernel": install.Fail}},
-		"an odd kernel":    {func(m *install.Machine) { write(t, m.Proc+"/sys/kernel/osrelease", "Linux\n") }, map[string]install.Verdict{"kernel": install.Fail}},
-		"forwarding":       {func(m *install.Machine) { write(t, m.Proc+"/sys/net/ipv4/ip_forward", "0\n") }, map[string]install.Verdict{"forward IPv4": install.Warn}},
+		"nothing":       {func(*install.Machine) {}, nil},
+		"an old kernel": {func(m *install.Machine) { write(t, m.Proc+"/sys/kernel/osrelease", "5.10.0\n") }, map[string]install.Verdict{"kernel": install.Fail}},
+		"an odd kernel": {func(m *install.Machine) { write(t, m.Proc+"/sys/kernel/osrelease", "Linux\n") }, map[string]install.Verdict{"kernel": install.Fail}},
+		"forwarding, which the first pod turns on": {func(m *install.Machine) { write(t, m.Proc+"/sys/net/ipv4/ip_forward", "0\n") }, nil},
+		"a way to turn forwarding on": {func(m *install.Machine) {
+			write(t, m.Proc+"/sys/net/ipv4/ip_forward", "0\n")
+			m.Sysctls = "/proc/none"
+		}, map[string]install.Verdict{"forward IPv4": install.Fail}},
 		"IPv6":             {func(m *install.Machine) { gone(t, m.Proc+"/sys/net/ipv6") }, map[string]install.Verdict{"forward IPv6": install.Warn}},
 		"conntrack":        {func(m *install.Machine) { gone(t, m.Proc+"/sys/net/netfilter") }, map[string]install.Verdict{"conntrack": install.Warn}},
 		"conntrack's room": {func(m *install.Machine) { write(t, m.Proc+"/sys/net/netfilter/nf_conntrack_count", "900\n") }, map[string]install.Verdict{"conntrack": install.Warn}},
@@ -73,9 +77,21 @@ func TestWhatANodeLacks(t *testing.T) {
 		"a directory": {func(m *install.Machine) { write(t, filepath.Dir(m.Places.Lists), "a file") }, map[string]install.Verdict{"lists": install.Fail, "other lists": install.Fail}},
 		"directories that can be written": {func(m *install.Machine) { m.Places.Binaries, m.Places.State = "/proc/none/bin", "/proc/none" },
 			map[string]install.Verdict{"binaries": install.Fail, "state": install.Fail}},
-		"the plugin":                      {func(m *install.Machine) { m.Plugin = "/bin/false" }, map[string]install.Verdict{"plugin": install.Fail}},
-		"D42 the first place":             {func(m *install.Machine) { write(t, m.Places.Lists+"/05-other.conflist", bridge) }, map[string]install.Verdict{"other lists": install.Warn}},
-		"NetworkManager's consent":        {func(m *install.Machine) { write(t, m.Places.NetworkManager+"/10-x.conf", "") }, map[string]install.Verdict{"NetworkManager": install.Warn}},
+		"the plugin":               {func(m *install.Machine) { m.Plugin = "/bin/false" }, map[string]install.Verdict{"plugin": install.Fail}},
+		"D42 the first place":      {func(m *install.Machine) { write(t, m.Places.Lists+"/05-other.conflist", bridge) }, map[string]install.Verdict{"other lists": install.Warn}},
+		"NetworkManager's consent": {func(m *install.Machine) { managed(t, m.Places, "NetworkManager/conf.d") }, map[string]install.Verdict{"NetworkManager": install.Warn}},
+		"D11 systemd-networkd's consent": {func(m *install.Machine) {
+			managed(t, m.Places, "systemd/network")
+			write(t, m.Proc+"/78/comm", "systemd-network\n")
+		}, map[string]install.Verdict{"networkd": install.Warn}},
+		"nothing, where systemd-networkd does not run": {func(m *install.Machine) { managed(t, m.Places, "systemd/network") }, nil},
+		"nothing, where everybody is told": {func(m *install.Machine) {
+			managed(t, m.Places, "systemd/network", "NetworkManager/conf.d")
+			write(t, m.Proc+"/78/comm", "systemd-network\n")
+			if _, err := m.Places.PlaceUnmanaged(); err != nil {
+				t.Fatal(err)
+			}
+		}, nil},
 		"to be alone":                     {func(m *install.Machine) { write(t, m.Proc+"/77/comm", "kube-proxy\n") }, map[string]install.Verdict{"other agents": install.Warn}},
 		"a boot ID":                       {func(m *install.Machine) { write(t, m.Proc+"/sys/kernel/random/boot_id", "none\n") }, map[string]install.Verdict{"boot ID": install.Fail}},
 		"the time":                        {func(m *install.Machine) { m.Now = func() time.Time { return time.Unix(0, 0) } }, map[string]install.Verdict{"clock": install.Fail}},

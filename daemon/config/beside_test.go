@@ -19,9 +19,9 @@ func TestA14_7EachFlagBesideAFile(t *testing.T) {
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 		// Ours.
 		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
-		"bpf-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
+		"bpf-dir", "sysctl-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
 		"vxlan-checksum-offload", "non-masquerade-cidrs", "cni-state", "network-status-file",
-		"install-cni", "cni-plugin", "cni-bin-dir", "cni-conf-dir", "cni-exclusive", "cni-mtu",
+		"install-cni", "cni-plugin", "cni-bin-dir", "cni-conf-dir", "etc-dir", "cni-exclusive", "cni-mtu",
 	}
 	same := cmp.Comparer(func(a, b netip.Addr) bool { return a == b })
 	for name, c := range flagCases() {

@@ -171,7 +171,7 @@ func TestA14_CA14_FDefaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			want := Settings{
 				Node: "n", Client: Client{QPS: 5, Burst: 10}, Detector: Detector{Mode: ClusterCIDR},
-				NodePortAddresses: NodePortAddresses{Primary: true}, MasqueradeBit: 14, BPFDir: AutoBPFDir, EndpointMetrics: "service",
+				NodePortAddresses: NodePortAddresses{Primary: true}, MasqueradeBit: 14, BPFDir: AutoBPFDir, SysctlDir: "/proc/sys", EndpointMetrics: "service",
 				SyncPeriod: 30 * time.Second, MinSyncPeriod: time.Second,
 				Healthz: "0.0.0.0:10256", Metrics: "127.0.0.1:10249",
 				Conntrack:   Conntrack{MaxPerCore: 32768, Min: 131072, TCPEstablishedTimeout: 24 * time.Hour, TCPCloseWaitTimeout: time.Hour},
@@ -179,7 +179,7 @@ func TestA14_CA14_FDefaults(t *testing.T) {
 				PodNetwork: PodNetwork{
 					Layout:   layout.Config{Encapsulation: layout.Auto, Port: 8472, VNI: 111, ChecksumOffload: true},
 					CNIState: "/var/lib/cni/onerule", StatusFile: "/run/onerule/network.json",
-					Install: InstallCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d"},
+					Install: InstallCNI{BinDir: "/opt/cni/bin", ConfDir: "/etc/cni/net.d", EtcDir: "/etc"},
 				},
 				Gates: s.Gates, Config: s.Config, Warnings: s.Warnings,
 			}

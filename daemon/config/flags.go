@@ -40,6 +40,7 @@ type given struct {
 	healthzPort, metricsPort       int32
 	healthzAddress, metricsAddress string
 	bpfDir, endpointMetrics        string
+	sysctlDir                      string
 	externalIPCIDRs                []string
 	podNetwork                     podNetworkGiven
 }
@@ -124,9 +125,9 @@ func besideConfig(name string) bool {
 		"log-text-split-stream", "log-text-info-buffer-size", "log-json-split-stream", "log-json-info-buffer-size",
 		// Ours: a file has no fields for them.
 		"manifests", "masquerade-bit", "reject-without-local-endpoints", "reset-removed-endpoints",
-		"bpf-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
+		"bpf-dir", "sysctl-dir", "endpoint-metrics", "external-ip-cidrs", "pod-network", "encapsulation", "vxlan-port", "vxlan-vni",
 		"vxlan-checksum-offload", "non-masquerade-cidrs", "cni-state", "network-status-file",
-		"install-cni", "cni-plugin", "cni-bin-dir", "cni-conf-dir", "cni-exclusive", "cni-mtu",
+		"install-cni", "cni-plugin", "cni-bin-dir", "cni-conf-dir", "etc-dir", "cni-exclusive", "cni-mtu",
 	}, name)
 }
 

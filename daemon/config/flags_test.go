@@ -40,11 +40,11 @@ func TestA14_FFlagsAreKubeProxysAndOurs(t *testing.T) {
 	want := kubeProxyFlags()
 	for name, value := range map[string]string{
 		"manifests": "", "masquerade-bit": "14", "reject-without-local-endpoints": "false", "reset-removed-endpoints": "false",
-		"bpf-dir": "auto", "endpoint-metrics": "service",
+		"bpf-dir": "auto", "sysctl-dir": "/proc/sys", "endpoint-metrics": "service",
 		"external-ip-cidrs": "[]", "pod-network": "false", "encapsulation": "auto", "vxlan-port": "8472", "vxlan-vni": "111",
 		"vxlan-checksum-offload": "true", "non-masquerade-cidrs": "[]", "cni-state": "/var/lib/cni/onerule",
 		"network-status-file": "/run/onerule/network.json", "install-cni": "false", "cni-plugin": "",
-		"cni-bin-dir": "/opt/cni/bin", "cni-conf-dir": "/etc/cni/net.d", "cni-exclusive": "false", "cni-mtu": "0",
+		"cni-bin-dir": "/opt/cni/bin", "cni-conf-dir": "/etc/cni/net.d", "etc-dir": "/etc", "cni-exclusive": "false", "cni-mtu": "0",
 	} {
 		want[name] = value
 	}
@@ -113,6 +113,7 @@ func flagCases() map[string]struct {
 		"masquerade-all":                    {[]string{"--masquerade-all"}, func(s Settings) any { return s.MasqueradeAll }, true},
 		"masquerade-bit":                    {[]string{"--masquerade-bit=31", "--iptables-masquerade-bit=3"}, func(s Settings) any { return []int{int(s.MasqueradeBit), int(*s.Config.NFTables.MasqueradeBit)} }, []int{31, 31}},
 		"bpf-dir":                           {[]string{"--bpf-dir=/sys/fs/bpf/x"}, func(s Settings) any { return s.BPFDir }, "/sys/fs/bpf/x"},
+		"sysctl-dir":                        {[]string{"--sysctl-dir=/host/proc/sys"}, func(s Settings) any { return s.SysctlDir }, "/host/proc/sys"},
 		"endpoint-metrics":                  {[]string{"--endpoint-metrics=endpoint"}, func(s Settings) any { return s.EndpointMetrics }, "endpoint"},
 		"external-ip-cidrs":                 {[]string{"--external-ip-cidrs=192.0.2.7/24,fd00::/64"}, func(s Settings) any { return fmt.Sprint(s.ExternalIPCIDRs) }, "[192.0.2.0/24 fd00::/64]"},
 		"pod-network":                       {[]string{"--pod-network"}, func(s Settings) any { return s.PodNetwork.On }, true},
@@ -126,6 +127,7 @@ func flagCases() map[string]struct {
 		"cni-plugin":                        {[]string{"--cni-plugin=/plugin"}, func(s Settings) any { return s.PodNetwork.Install.Plugin }, "/plugin"},
 		"cni-bin-dir":                       {[]string{"--cni-bin-dir=/bin"}, func(s Settings) any { return s.PodNetwork.Install.BinDir }, "/bin"},
 		"cni-conf-dir":                      {[]string{"--cni-conf-dir=/conf"}, func(s Settings) any { return s.PodNetwork.Install.ConfDir }, "/conf"},
+		"etc-dir":                           {[]string{"--etc-dir=/other"}, func(s Settings) any { return s.PodNetwork.Install.EtcDir }, "/other"},
 		"cni-exclusive":                     {[]string{"--cni-exclusive"}, func(s Settings) any { return s.PodNetwork.Install.Exclusive }, true},
 		"cni-mtu":                           {[]string{"--cni-mtu=1400"}, func(s Settings) any { return s.PodNetwork.Install.MTU }, 1400},
 		"network-status-file":               {[]string{"--network-status-file="}, func(s Settings) any { return s.PodNetwork.StatusFile }, ""},

@@ -3,6 +3,7 @@ package config
 import (
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -25,6 +26,7 @@ type podNetworkGiven struct {
 type installGiven struct {
 	on, exclusive  bool
 	binDir, netDir string
+	etcDir         string
 	plugin         string
 	mtu            int
 }
@@ -48,6 +50,7 @@ func (f *Flags) installCNI(fs *pflag.FlagSet) {
 	fs.StringVar(&g.plugin, "cni-plugin", "", "`file` of the CNI plugin to place; empty: onerule beside this program")
 	fs.StringVar(&g.binDir, "cni-bin-dir", usual.Binaries, "`folder` where the container runtime looks for CNI plugins")
 	fs.StringVar(&g.netDir, "cni-conf-dir", usual.Lists, "`folder` where the container runtime looks for lists of CNI plugins")
+	fs.StringVar(&g.etcDir, "etc-dir", usual.Etc, "`folder` below which NetworkManager and systemd-networkd are told to leave links of pods alone, where they are; empty: they are not told")
 	fs.BoolVar(&g.exclusive, "cni-exclusive", false, "set lists of other CNI plugins aside, until oneruled uninstall brings them back")
 	fs.IntVar(&g.mtu, "cni-mtu", 0, "`MTU` of pods; 0: that of the way out")
 }
@@ -67,6 +70,7 @@ func (r *resolver) podNetwork() {
 	paths := map[string]string{
 		"--cni-state": g.cniState, "--network-status-file": g.statusFile,
 		"--cni-plugin": g.installCNI.plugin, "--cni-bin-dir": g.installCNI.binDir, "--cni-conf-dir": g.installCNI.netDir,
+		"--etc-dir": g.installCNI.etcDir,
 	}
 	for flag, path := range paths {
 		if path != "" && !filepath.IsAbs(path) {
@@ -74,6 +78,7 @@ func (r *resolver) podNetwork() {
 		}
 	}
 	r.s.ExternalIPCIDRs = r.prefixes("--external-ip-cidrs", r.flags.given.externalIPCIDRs)
+	r.vain(r.s.ExternalIPCIDRs)
 	r.s.PodNetwork = PodNetwork{
 		On:            g.on,
 		Layout:        layout.Config{Encapsulation: encapsulation, Port: g.port, VNI: g.vni, ChecksumOffload: g.checksums},
@@ -94,7 +99,7 @@ func (r *resolver) installCNI() InstallCNI {
 	case g.mtu != 0 && (g.mtu < 1280 || g.mtu > 65535):
 		r.wrong("--cni-mtu", "%d is neither 0 nor within 1280 to 65535", g.mtu)
 	}
-	return InstallCNI{On: g.on, Plugin: g.plugin, BinDir: g.binDir, ConfDir: g.netDir, Exclusive: g.exclusive, MTU: g.mtu}
+	return InstallCNI{On: g.on, Plugin: g.plugin, BinDir: g.binDir, ConfDir: g.netDir, EtcDir: g.etcDir, Exclusive: g.exclusive, MTU: g.mtu}
 }
 
 // prefixes gives the ranges that a flag says, nil for none.
@@ -109,4 +114,14 @@ func (r *resolver) prefixes(flag string, texts []string) []netip.Prefix {
 		list = append(list, p)
 	}
 	return list
+}
+
+// vain warns of ranges in which no external IP is accepted whatever is asked for.
+func (r *resolver) vain(list []netip.Prefix) {
+	never := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
+	for _, p := range list {
+		if slices.ContainsFunc(never, func(n netip.Prefix) bool { return n.Bits() <= p.Bits() && n.Contains(p.Addr()) }) {
+			r.warn("--external-ip-cidrs: %s has no effect: loopback and link-local addresses are no external IPs of any Service", p)
+		}
+	}
 }

@@ -1,6 +1,9 @@
 package config
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 func TestFaultsOfThePodNetwork(t *testing.T) {
 	for arg, want := range map[string]string{
@@ -17,6 +20,18 @@ func TestFaultsOfThePodNetwork(t *testing.T) {
 	} {
 		if got := fault(t, arg); got != want {
 			t.Errorf("%s: got %s, want %s", arg, got, want)
+		}
+	}
+}
+
+func TestRangesInWhichNoExternalIPCanBe(t *testing.T) {
+	for arg, want := range map[string]int{
+		"127.0.0.0/8": 1, "127.0.0.7/32,10.0.0.0/8": 1, "::1/128,fe80::/64,169.254.0.0/16": 3,
+		"0.0.0.0/0": 0, "::/0": 0, "192.0.2.0/24": 0,
+	} {
+		s := settings(t, "--external-ip-cidrs="+arg)
+		if got := strings.Count(strings.Join(s.Warnings, "\n"), "--external-ip-cidrs: "); got != want {
+			t.Errorf("%s: %d warnings, want %d: %q", arg, got, want, s.Warnings)
 		}
 	}
 }

@@ -62,6 +62,7 @@ func (f *Flags) servers(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.EnableProfiling, "profiling", false, "serve /debug/pprof beside /metrics")
 	fs.StringVar(&c.ShowHiddenMetricsForVersion, "show-hidden-metrics-for-version", "", "`version`, like 1.36, whose hidden metrics are shown; accepted: no metric is hidden")
 	fs.StringVar(&g.bpfDir, "bpf-dir", AutoBPFDir, "`where` the counters of connections are pinned, so that they outlive this process: a directory in a BPF file system; auto: /sys/fs/bpf/onerule, or nowhere in a network namespace of its own; off: nothing is counted (onerule's own)")
+	fs.StringVar(&g.sysctlDir, "sysctl-dir", "/proc/sys", "`folder` below which settings of the kernel are written, in net: another one in a container, which sees /proc/sys read-only (onerule's own)")
 	fs.StringVar(&g.endpointMetrics, "endpoint-metrics", "service", "`what` there are metrics of connections for: off, service or endpoint, of which 10,000 at most (onerule's own)")
 	fs.Int32Var(c.OOMScoreAdj, "oom-score-adj", *c.OOMScoreAdj, "`score`, -1000 to 1000, that says how gladly the kernel ends this process when memory is short")
 	fs.Int32Var(&g.healthzPort, "healthz-port", healthzPort, "`port` of /healthz and /livez where --healthz-bind-address has none; 0: off")
@@ -84,7 +85,7 @@ func (f *Flags) logging(fs *pflag.FlagSet) {
 }
 
 func (f *Flags) once(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.Cleanup, "cleanup", false, "remove the tables of onerule and its routes between nodes, and what kube-proxy left in nftables, iptables and ipvs")
+	fs.BoolVar(&f.Cleanup, "cleanup", false, "remove the tables of onerule, its routes between nodes and its counters, and what kube-proxy left in nftables, iptables and ipvs")
 	fs.BoolVar(&f.InitOnly, "init-only", false, "do what needs more than the capability NET_ADMIN")
 	fs.StringVar(&f.WriteConfigTo, "write-config-to", "", "write the configuration, with all defaults, to this `file`")
 	fs.StringVar(&f.given.version, "version", "", "print the `version`; --version=raw: with what it was built of")

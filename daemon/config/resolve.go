@@ -96,10 +96,13 @@ func (r *resolver) own() {
 	r.s.Manifests, r.s.RejectWithoutLocalEndpoints, r.s.ResetRemovedEndpoints = g.manifests, g.reject, g.reset
 	r.s.BPFDir, r.s.EndpointMetrics = g.bpfDir, g.endpointMetrics
 	if g.bpfDir != AutoBPFDir && g.bpfDir != NoBPF && !filepath.IsAbs(g.bpfDir) {
-		r.wrong("bpf-dir", "%q is neither an absolute path, %s nor %s", g.bpfDir, AutoBPFDir, NoBPF)
+		r.wrong("--bpf-dir", "%q is neither an absolute path, %s nor %s", g.bpfDir, AutoBPFDir, NoBPF)
+	}
+	if r.s.SysctlDir = g.sysctlDir; !filepath.IsAbs(g.sysctlDir) {
+		r.wrong("--sysctl-dir", "%q is no absolute path", g.sysctlDir)
 	}
 	if !slices.Contains([]string{"off", "service", "endpoint"}, g.endpointMetrics) {
-		r.wrong("endpoint-metrics", "%q is neither off, service nor endpoint", g.endpointMetrics)
+		r.wrong("--endpoint-metrics", "%q is neither off, service nor endpoint", g.endpointMetrics)
 	}
 	if g.manifests == "" {
 		return

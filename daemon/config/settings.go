@@ -57,6 +57,8 @@ type Settings struct {
 	// BPFDir is where counters of connections are pinned; AutoBPFDir and NoBPF are no
 	// directories.
 	BPFDir string
+	// SysctlDir is below which settings of the kernel are written, in net.
+	SysctlDir string
 	// EndpointMetrics says what there are metrics of connections for: off, service or
 	// endpoint.
 	EndpointMetrics string
@@ -92,8 +94,9 @@ type InstallCNI struct {
 	On              bool
 	Plugin          string // the file of it; empty: beside this program
 	BinDir, ConfDir string
-	Exclusive       bool // lists of others are set aside
-	MTU             int  // of pods; 0: the plugin's choice
+	EtcDir          string // below which others are told to leave links of pods alone; empty: nowhere
+	Exclusive       bool   // lists of others are set aside
+	MTU             int    // of pods; 0: the plugin's choice
 }
 
 // A Client says how to reach the API server.

@@ -92,6 +92,7 @@ type Fabric struct {
 	known   bool
 	absent  string // this node's name, while its object is not there
 	counts  Counts
+	reach   Reach
 	err     error
 }
 
@@ -146,6 +147,17 @@ func (f *Fabric) Counts() Counts {
 	return f.counts
 }
 
+// A Reach says by which ways the pods of other nodes are reached: ranges of pods by a route
+// to their node, and those by VXLAN.
+type Reach struct{ Peers, Routed, Tunnelled int }
+
+// Reach gives what the kernel holds now.
+func (f *Fabric) Reach() Reach {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.reach
+}
+
 // Run works until ctx ends, in the network namespace of the calling thread, which its
 // goroutine must not leave. What it has made stays.
 func (f *Fabric) Run(ctx context.Context) error {
@@ -154,11 +166,11 @@ func (f *Fabric) Run(ctx context.Context) error {
 		return err
 	}
 	defer k.close()
-	j, socket, err := listen()
+	j, err := listen()
 	if err != nil {
 		return err
 	}
-	defer socket.Close()
+	defer j.Close()
 	w := worker{fabric: f, kernel: k, journal: j, have: layout.NewState()}
 	w.doubt = suspicion{state: true, facts: true}
 	return w.run(ctx)
@@ -170,10 +182,10 @@ func (f *Fabric) latest() (m layout.Members, known bool, absent string) {
 	return f.members, f.known, f.absent
 }
 
-func (f *Fabric) report(c Counts, err error) {
+func (f *Fabric) report(c Counts, r Reach, err error) {
 	f.mu.Lock()
 	same := f.err == nil && err == nil || f.err != nil && err != nil && f.err.Error() == err.Error()
-	f.counts, f.err = c, err
+	f.counts, f.reach, f.err = c, r, err
 	f.mu.Unlock()
 	if !same && f.cfg.Reported != nil {
 		f.cfg.Reported()

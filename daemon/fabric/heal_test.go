@@ -11,6 +11,7 @@ import (
 
 	"onerule/daemon/fabric"
 	"onerule/daemon/fabric/layout"
+	"onerule/test/wired"
 )
 
 // holds gives all that a node's kernel holds between nodes, as people list it.
@@ -40,16 +41,12 @@ func (h *host) holds(t *testing.T) string {
 // healed waits until a node is as it was.
 func (h *host) healed(t *testing.T, before string) {
 	t.Helper()
-	begun := time.Now()
-	eventually(t, func() error {
+	wired.Eventually(t, func() error {
 		if diff := cmp.Diff(before, h.holds(t)); diff != "" {
 			return fmt.Errorf("node %s (-before +now):\n%s", h.node.Name, diff)
 		}
 		return nil
 	})
-	if took := time.Since(begun); took > 2*time.Second {
-		t.Logf("put right only after %v", took)
-	}
 }
 
 func TestForeignChangesArePutRight(t *testing.T) {
@@ -59,13 +56,14 @@ func TestForeignChangesArePutRight(t *testing.T) {
 	reaches := func(t *testing.T) {
 		t.Helper()
 		for _, to := range slices.Concat(b.podAddrs(), c.podAddrs()) {
-			eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
+			wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
 		}
 	}
 	reaches(t)
 	before := a.holds(t)
 	macC := layout.DeviceMAC("c").String()
 	const dev = layout.DeviceName
+	var repairs wired.Repairs
 	for _, test := range []struct{ name, command, kind string }{
 		{"D11 all IPv4 routes", "ip route flush proto 112", "route"},
 		{"D11 all IPv6 routes", "ip -6 route flush proto 112", "route"},
@@ -87,19 +85,22 @@ func TestForeignChangesArePutRight(t *testing.T) {
 		{"D20 the device's MTU", "ip link set " + dev + " mtu 1300", "link"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a.told()
-			f := strings.Fields(test.command)
-			a.ns.Run(t, f[0], f[1:]...)
-			eventually(t, func() error {
-				if got := a.changed(); !slices.Contains(got, test.kind) {
-					return fmt.Errorf("told were %q, want %q", got, test.kind)
-				}
-				return nil
+			repairs.Try(t, test.name, func() {
+				a.told()
+				f := strings.Fields(test.command)
+				a.ns.Run(t, f[0], f[1:]...)
+				wired.Eventually(t, func() error {
+					if got := a.changed(); !slices.Contains(got, test.kind) {
+						return fmt.Errorf("told were %q, want %q", got, test.kind)
+					}
+					return nil
+				})
+				a.healed(t, before)
 			})
-			a.healed(t, before)
 			reaches(t)
 		})
 	}
+	repairs.Tell(t)
 	t.Run("and then nothing more is done", func(t *testing.T) { a.quiet(t) })
 }
 
@@ -138,7 +139,7 @@ func TestSettingsArePutRight(t *testing.T) {
 	reaches := func(t *testing.T) {
 		t.Helper()
 		for _, to := range c.podAddrs() {
-			eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
+			wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
 		}
 	}
 	reaches(t)
@@ -146,6 +147,7 @@ func TestSettingsArePutRight(t *testing.T) {
 		t.Errorf("told at the start were %q, want nothing", got)
 	}
 	dev := layout.DeviceName
+	var repairs wired.Repairs
 	for _, test := range []struct{ name, key, bad, good, kind string }{
 		{"D27 forwarding of the machine", "net/ipv4/ip_forward", "0", "1", "forwarding"},
 		{"D27 IPv6 forwarding of the machine", "net/ipv6/conf/all/forwarding", "0", "1", "forwarding"},
@@ -156,18 +158,21 @@ func TestSettingsArePutRight(t *testing.T) {
 		{"D26 strict rp_filter of the VXLAN device", "net/ipv4/conf/" + dev + "/rp_filter", "1", "2", "rp_filter"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a.told()
-			a.ns.Sysctl(t, test.key, test.bad)
-			eventually(t, func() error {
-				if told := a.changed(); !slices.Contains(told, test.kind) {
-					return fmt.Errorf("told were %q, want %q", told, test.kind)
-				}
-				return nil
+			repairs.Try(t, test.name, func() {
+				a.told()
+				a.ns.Sysctl(t, test.key, test.bad)
+				wired.Eventually(t, func() error {
+					if told := a.changed(); !slices.Contains(told, test.kind) {
+						return fmt.Errorf("told were %q, want %q", told, test.kind)
+					}
+					return nil
+				})
+				a.waitFor(t, test.key, test.good)
 			})
-			a.waitFor(t, test.key, test.good)
 			reaches(t)
 		})
 	}
+	repairs.Tell(t)
 	a.quiet(t)
 }
 
@@ -178,7 +183,7 @@ func TestALinkThatGoesDown(t *testing.T) {
 	a := w.nodes[0]
 	before := a.holds(t)
 	a.ns.Run(t, "ip", "link", "set", "eth0", "down")
-	eventually(t, func() error {
+	wired.Eventually(t, func() error {
 		now := a.holds(t)
 		if !strings.Contains(now, "unreachable 10.1.2.0/24") || !strings.Contains(now, "10.1.3.0/24 via 10.1.3.0 dev "+layout.DeviceName) {
 			return fmt.Errorf("while it is down:\n%s", now)
@@ -191,7 +196,7 @@ func TestALinkThatGoesDown(t *testing.T) {
 	a.ns.Route(t, "default", "fd00:16:1::fe")
 	a.healed(t, before)
 	for _, to := range slices.Concat(w.nodes[1].podAddrs(), w.nodes[2].podAddrs()) {
-		eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
+		wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
 	}
 	if got := a.changed(); len(got) > 0 {
 		t.Errorf("told were %q, want nothing: nobody touched what is ours", got)
@@ -231,7 +236,7 @@ func TestD20_MTUFollowsTheUnderlay(t *testing.T) {
 	}
 	a.learnsMTU(t, c, 1450, 1350) // what it knows already
 	for _, to := range c.podAddrs() {
-		eventually(t, func() error { _, err := ask(a.pod, to, 1350, time.Second); return err })
+		wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1350, time.Second); return err })
 		if err := transfer(a.pod, to); err != nil {
 			t.Error(err)
 		}

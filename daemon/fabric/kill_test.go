@@ -17,6 +17,7 @@ import (
 
 	"onerule/daemon/fabric"
 	"onerule/daemon/fabric/layout"
+	"onerule/test/wired"
 )
 
 // childNodes holds, for the process that is killed, the nodes that are always there.
@@ -77,7 +78,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 	a := w.nodes[0]
 	targets := slices.Concat(w.nodes[1].podAddrs(), w.nodes[2].podAddrs())
 	for _, to := range targets {
-		eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
+		wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
 	}
 	a.stop()
 	before := a.holds(t)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/test/wired"
 )
 
 // leave makes what an earlier configuration left on a node, and things of others.
@@ -77,7 +78,7 @@ func TestOrphansGo(t *testing.T) {
 	})
 	t.Run("nothing goes while this node is not among them", func(t *testing.T) {
 		a.fabric.Set("a", w.list()[1:])
-		eventually(t, func() error {
+		wired.Eventually(t, func() error {
 			if got := a.wrong(); len(got) != 1 || got[0].Node != "a" {
 				return fmt.Errorf("problems are %v, want one of node a", got)
 			}
@@ -142,19 +143,19 @@ func TestWhatIsInTheWayIsNamed(t *testing.T) {
 			c.start(t, config(), w.list())
 			a.start(t, config(), nil)
 			a.fabric.Set("a", w.list())
-			eventually(t, func() error {
+			wired.Eventually(t, func() error {
 				if err := a.fabric.Err(); err == nil || !strings.Contains(err.Error(), test.want) {
 					return fmt.Errorf("got %w, want %s", err, test.want)
 				}
 				return nil
 			})
 			for _, to := range b.podAddrs() {
-				eventually(t, func() error { _, err := ask(a.pod, to, 1500, time.Second); return err })
+				wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1500, time.Second); return err })
 			}
 			remove()
 			a.settle(t)
 			for _, to := range c.podAddrs() {
-				eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
+				wired.Eventually(t, func() error { _, err := ask(a.pod, to, 1450, time.Second); return err })
 			}
 		})
 	}
@@ -213,7 +214,7 @@ func TestD17_DefaultRouteOfAnAdvertisementStays(t *testing.T) {
 		}
 		return nil
 	}
-	eventually(t, func() error { advertise(t, w); return learned() })
+	wired.Eventually(t, func() error { advertise(t, w); return learned() })
 	cfg := config()
 	cfg.Verify = 200 * time.Millisecond
 	a.start(t, cfg, w.list())
@@ -235,7 +236,7 @@ func TestD17_DefaultRouteOfAnAdvertisementStays(t *testing.T) {
 // waitFor waits until a setting has a value.
 func (h *host) waitFor(t *testing.T, key, want string) {
 	t.Helper()
-	eventually(t, func() error {
+	wired.Eventually(t, func() error {
 		if got := strings.TrimSpace(h.ns.Run(t, "cat", "/proc/sys/"+key)); got != want {
 			return fmt.Errorf("%s is %s, want %s", key, got, want)
 		}

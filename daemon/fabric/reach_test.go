@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/test/wired"
 )
 
 // reach checks that every pod, and every node, reaches every pod of the others, with packets as long as the way
@@ -25,7 +26,7 @@ func (w *world) reach(t *testing.T, encapsulated func(a, b *host) bool, overhead
 				want -= overhead
 			}
 			for _, to := range b.podAddrs() {
-				eventually(t, func() error { // neighbours of the underlay are looked for first
+				wired.Eventually(t, func() error { // neighbours of the underlay are looked for first
 					_, err := ask(a.pod, to, want, time.Second)
 					return err
 				})
@@ -47,7 +48,7 @@ func (w *world) reach(t *testing.T, encapsulated func(a, b *host) bool, overhead
 func (h *host) learnsMTU(t *testing.T, b *host, size, want int) {
 	t.Helper()
 	for _, to := range b.podAddrs() {
-		eventually(t, func() error {
+		wired.Eventually(t, func() error {
 			got, err := ask(h.pod, to, size, 100*time.Millisecond)
 			switch {
 			case err == nil:
@@ -60,7 +61,7 @@ func (h *host) learnsMTU(t *testing.T, b *host, size, want int) {
 	}
 }
 
-func routed(a, b *host) bool { return a.node.Name == "c" || b.node.Name == "c" }
+func routed(a, b *host) bool { return a.Routed(b.Member) }
 
 func TestPodsReachEachOther(t *testing.T) {
 	w := newWorld(t)
@@ -106,13 +107,13 @@ func TestUnderlayOfIPv6Only(t *testing.T) {
 	a, b, c := w.nodes[0], w.nodes[1], w.nodes[2]
 	for _, pair := range [][2]*host{{a, c}, {c, b}} {
 		for _, to := range pair[1].podAddrs() {
-			eventually(t, func() error { _, err := ask(pair[0].pod, to, 1430, time.Second); return err })
+			wired.Eventually(t, func() error { _, err := ask(pair[0].pod, to, 1430, time.Second); return err })
 			if err := transfer(pair[0].pod, to); err != nil {
 				t.Error(err)
 			}
 		}
 		pair[0].learnsMTU(t, pair[1], 1500, 1430)
 	}
-	eventually(t, func() error { _, err := ask(a.pod, b.podAddrs()[0], 1430, time.Second); return err })
-	eventually(t, func() error { _, err := ask(a.pod, b.podAddrs()[1], 1500, time.Second); return err })
+	wired.Eventually(t, func() error { _, err := ask(a.pod, b.podAddrs()[0], 1430, time.Second); return err })
+	wired.Eventually(t, func() error { _, err := ask(a.pod, b.podAddrs()[1], 1500, time.Second); return err })
 }

@@ -1,112 +1,21 @@
 package fabric
 
 import (
-	"errors"
-	"fmt"
 	"strings"
-	"sync"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/daemon/rtnl"
 )
 
-// A journal holds what the kernel told and nobody has looked at. Beyond its room it
-// only knows that something was lost.
-type journal struct {
-	mu     sync.Mutex
-	events []message
-	lost   bool
-	err    error
-	wake   chan struct{} // holds one
-}
-
-// A message is what the kernel told.
-type message struct {
-	kind uint16
-	data []byte
-}
-
-const journalRoom = 4096
-
-func (j *journal) put(m message) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if len(j.events) < journalRoom {
-		j.events = append(j.events, m)
-	} else {
-		j.lost = true
-	}
-	j.signal()
-}
-
-// lose says that messages are missing.
-func (j *journal) lose() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.lost = true
-	j.signal()
-}
-
-// end says that no message will come any more.
-func (j *journal) end(err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.err = err
-	j.signal()
-}
-
-func (j *journal) signal() {
-	select {
-	case j.wake <- struct{}{}:
-	default:
-	}
-}
-
-func (j *journal) take() (events []message, lost bool, err error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	events, lost, err = j.events, j.lost, j.err
-	j.events, j.lost = nil, false
-	return events, lost, err
-}
-
-// listen opens a socket for what is told about links, addresses, routes, neighbours and
-// their settings. What comes is put into the journal until the socket is closed.
-func listen() (*journal, *nl.NetlinkSocket, error) {
-	s, err := nl.Subscribe(unix.NETLINK_ROUTE,
+// listen opens a journal of what is told about links, addresses, routes, neighbours and
+// their settings.
+func listen() (*rtnl.Journal, error) {
+	return rtnl.Listen(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
-	if err != nil {
-		return nil, nil, fmt.Errorf("listen for changes of routes and links: %w", err)
-	}
-	// Not all of them need to fit: what is lost is read. This is only cheaper.
-	_ = s.SetReceiveBufferSize(1<<20, true)
-	j := &journal{wake: make(chan struct{}, 1)}
-	go j.receive(s) // ends when s is closed
-	return j, s, nil
-}
-
-func (j *journal) receive(s *nl.NetlinkSocket) {
-	for {
-		msgs, from, err := s.Receive()
-		switch {
-		case errors.Is(err, unix.ENOBUFS):
-			j.lose()
-			continue
-		case errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN):
-			continue
-		case err != nil:
-			j.end(fmt.Errorf("receive changes of routes and links: %w", err))
-			return
-		case from.Pid != 0:
-			continue // not from the kernel
-		}
-		for _, m := range msgs {
-			j.put(message{m.Header.Type, m.Data})
-		}
-	}
 }
 
 // A suspicion is what events give reason to look at again.
@@ -114,18 +23,20 @@ type suspicion struct {
 	state    bool // what the kernel holds of ours
 	facts    bool // what this node is like
 	settings bool
+	links    bool // which pods have links, and the settings of new ones
 }
 
 func (s *suspicion) join(o suspicion) {
 	s.state = s.state || o.state
 	s.facts = s.facts || o.facts
 	s.settings = s.settings || o.settings
+	s.links = s.links || o.links
 }
 
 // suspect judges a message by what the kernel is believed to hold. What agrees with that
 // is the echo of an own write.
-func (k *kernel) suspect(m message, have layout.State, f layout.Facts) suspicion {
-	switch m.kind {
+func (k *kernel) suspect(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+	switch m.Kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
 		return k.suspectLink(m, have, f)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
@@ -140,13 +51,14 @@ func (k *kernel) suspect(m message, have layout.State, f layout.Facts) suspicion
 	return suspicion{}
 }
 
-// suspectLink ignores links of pods: nothing here depends on them.
-func (k *kernel) suspectLink(m message, have layout.State, f layout.Facts) suspicion {
-	if len(m.data) < unix.SizeofIfInfomsg {
+// suspectLink looks at links of pods only when they come: of them, nothing but their settings
+// matters here.
+func (k *kernel) suspectLink(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+	if len(m.Data) < unix.SizeofIfInfomsg {
 		return suspicion{}
 	}
-	h := nl.DeserializeIfInfomsg(m.data)
-	attrs, err := nl.ParseRouteAttr(m.data[unix.SizeofIfInfomsg:])
+	h := nl.DeserializeIfInfomsg(m.Data)
+	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
 	if err != nil || h.Family != unix.AF_UNSPEC {
 		return suspicion{}
 	}
@@ -166,21 +78,26 @@ func (k *kernel) suspectLink(m message, have layout.State, f layout.Facts) suspi
 		return suspicion{}
 	case name == layout.DeviceName || index == k.device:
 		d := have.Device
-		same := m.kind == unix.RTM_NEWLINK && d != nil && index == k.device && name == layout.DeviceName &&
+		same := m.Kind == unix.RTM_NEWLINK && d != nil && index == k.device && name == layout.DeviceName &&
 			d.MTU == mtu && d.MAC == mac && d.Up == (h.Flags&unix.IFF_UP != 0)
 		return suspicion{state: !same}
 	case strings.HasPrefix(name, k.podLinks):
-		return suspicion{}
+		if m.Kind == unix.RTM_DELLINK {
+			have.ForgetLink(name)
+			return suspicion{}
+		}
+		const created = ^uint32(0) // what differs is everything
+		return suspicion{links: h.Change == created}
 	}
 	// With a link that goes down, the kernel drops IPv4 routes without a word.
 	_, used := f.Links[int(h.Index)]
 	return suspicion{facts: true, state: used}
 }
 
-func (k *kernel) suspectAddress(m message, have layout.State, f layout.Facts) suspicion {
-	a, link := parseAddress(m.data)
+func (k *kernel) suspectAddress(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+	a, link := parseAddress(m.Data)
 	if link == k.device && k.device != 0 {
-		return suspicion{state: have.Addresses[a] != (m.kind == unix.RTM_NEWADDR)}
+		return suspicion{state: have.Addresses[a] != (m.Kind == unix.RTM_NEWADDR)}
 	}
 	if !a.IsValid() || a.IsLinkLocalUnicast() || link == k.former {
 		return suspicion{}
@@ -191,8 +108,8 @@ func (k *kernel) suspectAddress(m message, have layout.State, f layout.Facts) su
 }
 
 // suspectRoute ignores the routes that come and go with pods.
-func (k *kernel) suspectRoute(m message, have layout.State) suspicion {
-	r, ok := parseRoute(m.data)
+func (k *kernel) suspectRoute(m rtnl.Message, have layout.State) suspicion {
+	r, ok := parseRoute(m.Data)
 	if !ok || r.cloned || r.table != unix.RT_TABLE_MAIN {
 		return suspicion{}
 	}
@@ -200,7 +117,7 @@ func (k *kernel) suspectRoute(m message, have layout.State) suspicion {
 	switch {
 	case r.ours():
 		held := known && have.Routes[r.Dst] == k.route(r)
-		return suspicion{state: held != (m.kind == unix.RTM_NEWROUTE)}
+		return suspicion{state: held != (m.Kind == unix.RTM_NEWROUTE)}
 	case known && r.metric == layout.Metric:
 		return suspicion{state: true} // another's in the place of ours
 	case r.protocol == pluginProtocol || r.device != 0 && (r.device == k.device || r.device == k.former):
@@ -214,16 +131,16 @@ func (k *kernel) suspectRoute(m message, have layout.State) suspicion {
 // pluginProtocol is that of the routes to this node's pods.
 const pluginProtocol = 111
 
-func (k *kernel) suspectNeighbour(m message, have layout.State) suspicion {
+func (k *kernel) suspectNeighbour(m rtnl.Message, have layout.State) suspicion {
 	const index = 4 // where struct ndmsg has that of the device: most are others'
-	if k.device == 0 || len(m.data) < index+4 || int(nl.NativeEndian().Uint32(m.data[index:])) != k.device {
+	if k.device == 0 || len(m.Data) < index+4 || int(nl.NativeEndian().Uint32(m.Data[index:])) != k.device {
 		return suspicion{}
 	}
-	n, ok := parseNeighbour(m.data)
+	n, ok := parseNeighbour(m.Data)
 	if !ok {
 		return suspicion{}
 	}
-	set := m.kind == unix.RTM_NEWNEIGH
+	set := m.Kind == unix.RTM_NEWNEIGH
 	if n.entry {
 		// Linux 6.1 sends a second message for each, which does not say where to.
 		remote, known := have.Entries[n.mac]
@@ -241,17 +158,17 @@ func (k *kernel) suspectNeighbour(m message, have layout.State) suspicion {
 }
 
 // suspectSettings looks for what is turned off, and for rp_filter of our device.
-func (k *kernel) suspectSettings(m message) suspicion {
+func (k *kernel) suspectSettings(m rtnl.Message) suspicion {
 	const (
 		header     = 4 // struct netconfmsg, aligned
 		ifindex    = 1 // NETCONFA_IFINDEX and so on, of linux/netconf.h
 		forwarding = 2
 		rpFilter   = 3
 	)
-	if len(m.data) < header {
+	if len(m.Data) < header {
 		return suspicion{}
 	}
-	attrs, err := nl.ParseRouteAttr(m.data[header:])
+	attrs, err := nl.ParseRouteAttr(m.Data[header:])
 	if err != nil {
 		return suspicion{}
 	}

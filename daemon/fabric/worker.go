@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/daemon/rtnl"
 )
 
 // A worker is the one goroutine that writes.
 type worker struct {
 	fabric  *Fabric
 	kernel  *kernel
-	journal *journal
+	journal *rtnl.Journal
 
 	facts layout.Facts
 	asked map[netip.Addr]bool // whose ways are among the facts, or not there
@@ -36,7 +37,7 @@ func (w *worker) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.journal.wake:
+		case <-w.journal.Wake():
 			if err := w.judge(); err != nil {
 				return err
 			}
@@ -70,9 +71,9 @@ func (w *worker) run(ctx context.Context) error {
 
 // judge looks at what the kernel told.
 func (w *worker) judge() error {
-	events, lost, err := w.journal.take()
+	events, lost, err := w.journal.Take()
 	if lost {
-		w.doubt = suspicion{state: true, facts: true, settings: true}
+		w.doubt = suspicion{state: true, facts: true, settings: true, links: true}
 	}
 	for _, m := range events {
 		w.doubt.join(w.kernel.suspect(m, w.have, w.facts))
@@ -88,8 +89,23 @@ func (w *worker) pass() error {
 		return nil
 	}
 	err := w.bring(members, absent)
-	w.fabric.report(w.kernel.counts, err)
+	w.fabric.report(w.kernel.counts, w.reach(len(members.Peers)), err)
 	return err
+}
+
+// reach counts the ways to other nodes.
+func (w *worker) reach(peers int) Reach {
+	r := Reach{Peers: peers}
+	for _, route := range w.have.Routes {
+		switch {
+		case route.Refuses():
+		case route.Link == 0:
+			r.Tunnelled++
+		default:
+			r.Routed++
+		}
+	}
+	return r
 }
 
 func (w *worker) bring(m layout.Members, absent string) error {
@@ -138,7 +154,7 @@ func (w *worker) learn(m layout.Members) error {
 		}
 	}
 	maps.DeleteFunc(w.facts.Ways, func(a netip.Addr, _ layout.Way) bool { return !asked[a] })
-	if !w.doubt.settings {
+	if !w.doubt.settings && !w.doubt.links {
 		return nil
 	}
 	var err error
@@ -171,8 +187,7 @@ func (w *worker) learnAll(addrs []netip.Addr) error {
 	return nil
 }
 
-// look reads what is not believed any more. Settings of links of pods that came
-// meanwhile are wanted from the next time on; the plugin made them as they should be.
+// look reads what is not believed any more.
 func (w *worker) look(want layout.State) error {
 	switch {
 	case w.doubt.state:
@@ -185,8 +200,14 @@ func (w *worker) look(want layout.State) error {
 		if err := w.kernel.readSettings(w.have, want.Settings); err != nil {
 			return err
 		}
+	case w.doubt.links:
+		news := maps.Clone(want.Settings)
+		maps.DeleteFunc(news, func(path, _ string) bool { _, known := w.have.Settings[path]; return known })
+		if err := w.kernel.readSettings(w.have, news); err != nil {
+			return err
+		}
 	}
-	w.doubt.state, w.doubt.settings = false, false
+	w.doubt.state, w.doubt.settings, w.doubt.links = false, false, false
 	return nil
 }
 

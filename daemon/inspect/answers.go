@@ -28,8 +28,25 @@ type Status struct {
 	// Counting says how connections are counted, "" for not at all.
 	Counting string  `json:"counting"`
 	Tables   []Table `json:"tables"`
+	// PodNetwork is set if the daemon connects pods.
+	PodNetwork *PodNetwork `json:"podNetwork,omitempty"`
 	// Degraded says what is not as it should be, and why.
 	Degraded []string `json:"degraded"`
+}
+
+// A PodNetwork is what connects this node's pods.
+type PodNetwork struct {
+	Ranges []string `json:"ranges"` // of this node's pods
+	Peers  int      `json:"peers"`  // other nodes
+	// Routed are ranges of their pods that a route to the node leads to, Tunnelled those
+	// that are reached by VXLAN.
+	Routed    int `json:"routed"`
+	Tunnelled int `json:"vxlan"`
+	// Served says that pods may begin.
+	Served bool `json:"served"`
+	// List is what the container runtime is told of the plugin, where the daemon installs
+	// it: published, or not published yet.
+	List string `json:"list,omitempty"`
 }
 
 // A Change is one that was brought into the kernel.
@@ -154,14 +171,16 @@ type Explanation struct {
 	To       string `json:"to"`
 	Protocol string `json:"protocol"`
 	// Table has the rules that are asked.
-	Table   string   `json:"table"`
-	Stages  []Stage  `json:"stages"`
-	Verdict string   `json:"verdict"`
-	Reason  string   `json:"reason"`
-	Service string   `json:"service,omitempty"`
-	Port    string   `json:"port,omitempty"`
-	Kind    string   `json:"kind,omitempty"`
-	Reached []Target `json:"reached"`
+	Table   string  `json:"table"`
+	Stages  []Stage `json:"stages"`
+	Verdict string  `json:"verdict"`
+	Reason  string  `json:"reason"`
+	Service string  `json:"service,omitempty"`
+	Port    string  `json:"port,omitempty"`
+	Kind    string  `json:"kind,omitempty"`
+	// HostPort names the pod whose port of this node it is, by container and interface.
+	HostPort string   `json:"hostPort,omitempty"`
+	Reached  []Target `json:"reached"`
 	// Wrong says what of the table is not as this daemon writes it.
 	Wrong []string `json:"wrong,omitempty"`
 	// Differs are the elements that the kernel should hold and does not (add), or the other

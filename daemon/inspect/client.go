@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -31,9 +32,21 @@ func (c Client) Hits(ctx context.Context) (h Hits, err error) {
 	return h, c.ask(ctx, "hits", nil, &h)
 }
 
-// Services asks what is decided about all Services, or one.
-func (c Client) Services(ctx context.Context, name string) (list []Service, err error) {
-	return list, c.ask(ctx, "services", url.Values{"name": {name}}, &list)
+// Services asks what is decided about all Services, or those with a name.
+func (c Client) Services(ctx context.Context, name string, each func(Service) error) error {
+	return c.read(ctx, "services", url.Values{"name": {name}}, func(from *json.Decoder) error {
+		for {
+			var s Service
+			if err := from.Decode(&s); errors.Is(err, io.EOF) {
+				return nil
+			} else if err != nil {
+				return fmt.Errorf("read the daemon's answer: %w", err)
+			}
+			if err := each(s); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 // Explain asks what becomes of a packet.
@@ -51,6 +64,16 @@ func (c Client) Diff(ctx context.Context) (d Diff, err error) {
 }
 
 func (c Client) ask(ctx context.Context, what string, v url.Values, into any) error {
+	return c.read(ctx, what, v, func(from *json.Decoder) error {
+		if err := from.Decode(into); err != nil {
+			return fmt.Errorf("read the daemon's answer: %w", err)
+		}
+		return nil
+	})
+}
+
+// read asks a question and has its answer read.
+func (c Client) read(ctx context.Context, what string, v url.Values, answer func(*json.Decoder) error) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{Timeout: knock}).DialContext(ctx, "unix", c.Socket)
 	}}
@@ -71,10 +94,7 @@ func (c Client) ask(ctx context.Context, what string, v url.Values, into any) er
 		}
 		return errors.New(r.Error)
 	}
-	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
-		return fmt.Errorf("read the daemon's answer: %w", err)
-	}
-	return nil
+	return answer(json.NewDecoder(response.Body))
 }
 
 // unheard says why there is no answer.
@@ -82,10 +102,17 @@ func (c Client) unheard(err error) error {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("%w at %s: no such socket. Is oneruled running here, and with the same --socket?", ErrNoDaemon, c.Socket)
+	case errors.Is(err, unix.ECONNREFUSED) && !isSocket(c.Socket):
+		return fmt.Errorf("--socket %s: it is no socket", c.Socket)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("%w at %s: the one that made the socket has ended", ErrNoDaemon, c.Socket)
 	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("the socket %s is not for this user: ask as root", c.Socket)
 	}
 	return fmt.Errorf("ask the daemon at %s: %w", c.Socket, err)
+}
+
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Type() == os.ModeSocket
 }

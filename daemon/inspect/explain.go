@@ -25,9 +25,18 @@ type Case struct {
 	Facts map[nft.Frontend]plan.Facts
 	// Decisions are about the same.
 	Decisions map[nft.Frontend]plan.Decision
-	// OnLoopback are the endpoints of a NodePort that the daemon itself takes on loopback
-	// addresses, if the packet goes to one.
-	OnLoopback []netip.AddrPort
+	// Loopback is about the NodePort on a loopback address that the packet goes to, if the
+	// daemon is to listen there itself.
+	Loopback *Loopback
+	Besides  Besides
+}
+
+// A Loopback is a NodePort of TCP on a loopback address.
+type Loopback struct {
+	// Endpoints are those that connections are led to. Without one nobody listens.
+	Endpoints []netip.AddrPort
+	// Fault says why the daemon does not listen although there are some.
+	Fault string
 }
 
 // Differs says whether the kernel holds something else than it should.
@@ -59,9 +68,10 @@ func (c Case) Explain() Explanation {
 	}
 	e.Reason = c.reason(way)
 	e.Stages = append(e.Stages, c.leaving(way)...)
-	if way.Verdict == nft.Passed && len(c.OnLoopback) > 0 {
-		c.proxied(&e)
+	if way.Verdict == nft.Passed && c.Loopback != nil && p.Local {
+		c.onLoopback(&e)
 	}
+	c.besides(&e)
 	if c.Seen.Wrong != "" {
 		e.Wrong = append(e.Wrong, c.Seen.Wrong)
 	}
@@ -128,17 +138,40 @@ func (c Case) leaving(way nft.Way) []Stage {
 	return []Stage{s}
 }
 
-// proxied is for NodePorts on loopback addresses, which the daemon itself takes.
-func (c Case) proxied(e *Explanation) {
+// onLoopback is for NodePorts that the daemon itself takes. Where it does not listen, the
+// packet goes to whoever does: to nobody, most often, and then it is refused.
+func (c Case) onLoopback(e *Explanation) {
 	nodePort := nft.Frontend{Protocol: c.Packet.Protocol, Port: c.Packet.Port}
 	d := c.Decisions[nodePort]
 	e.Service, e.Port, e.Kind = c.Facts[nodePort].Service.Name.String(), d.PortName, kindWord(d.Kind)
-	e.Verdict = "proxied"
-	e.Reason = "no rule translates it: the daemon itself listens at this NodePort, and connects to an endpoint anew"
+	switch l := c.Loopback; {
+	case len(l.Endpoints) == 0:
+		e.Reason = "the daemon listens at this NodePort only while there is an endpoint: " + c.why(d, nodePort, false)
+		return
+	case l.Fault != "":
+		e.Reason = "the daemon can't listen at this NodePort, and tries again: " + l.Fault
+		return
+	}
+	e.Verdict, e.Reason = "proxied", c.whyProxied(d, nodePort)
 	known := c.endpoints(nodePort)
-	for _, to := range c.OnLoopback {
+	for _, to := range c.Loopback.Endpoints {
 		e.Reached = append(e.Reached, Target{known.of(to), true})
 	}
+}
+
+func (c Case) whyProxied(d plan.Decision, nodePort nft.Frontend) string {
+	local := d.Local && len(d.LocalEndpoints) > 0
+	reasons := []string{"no rule translates it: the daemon itself listens at this NodePort, and connects to an endpoint anew"}
+	if why := c.why(d, nodePort, local); why != "" {
+		reasons = append(reasons, why)
+	}
+	if d.Local && !local {
+		reasons = append(reasons, "no endpoint is on this node, so that all are used, as at the node's own address")
+	}
+	if d.Affinity != (plan.ServicePort{}) {
+		reasons = append(reasons, "session affinity: all connections of this node go to one of them")
+	}
+	return strings.Join(reasons, "; ")
 }
 
 // endpointsOf is what is known of endpoints.
@@ -158,6 +191,13 @@ func (known endpointsOf) of(to netip.AddrPort) Endpoint {
 		return e
 	}
 	return Endpoint{Address: to.String(), State: "no slice has it"}
+}
+
+// own says whether an address is one of this node.
+func (c Case) own(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(c.Own, a) }
+
+func (c Case) why(d plan.Decision, f nft.Frontend, local bool) string {
+	return c.Place.why(d, offer{c.candidates(f), c.Facts[f].Slices()}, local)
 }
 
 // candidates gives the endpoints of the port that a frontend is of: none, if it is nobody's.
@@ -194,7 +234,7 @@ func (c Case) reason(way nft.Way) string {
 	d, known := c.Decisions[way.Frontend]
 	why := ""
 	if known {
-		why = c.Place.why(d, c.candidates(way.Frontend), way.Local)
+		why = c.why(d, way.Frontend, way.Local)
 	}
 	switch way.Counter {
 	case nft.RefusedNoEndpoints, nft.RefusedNoLocal, nft.DroppedNoLocal:
@@ -227,8 +267,11 @@ func (c Case) reason(way nft.Way) string {
 
 // whyPassed says why no rule is about the packet.
 func (c Case) whyPassed() string {
+	if c.Packet.Dst.IsLoopback() && !c.Packet.Local {
+		return "no other host has a way to a loopback address: the kernel drops it behind these rules"
+	}
 	nodePort := nft.Frontend{Protocol: c.Packet.Protocol, Port: c.Packet.Port}
-	if f, ours := c.Facts[nodePort]; ours && (c.Packet.Dst.IsLoopback() || slices.Contains(c.Own, c.Packet.Dst)) {
+	if f, ours := c.Facts[nodePort]; ours && c.own(c.Packet.Dst) {
 		return fmt.Sprintf("it is a NodePort of Service %s, and %s takes no NodePorts (--nodeport-addresses)", f.Service.Name, c.Packet.Dst)
 	}
 	return "it is for no Service"

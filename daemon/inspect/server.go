@@ -15,9 +15,9 @@ import (
 type Daemon interface {
 	Status(context.Context) (Status, error)
 	Hits(context.Context) (Hits, error)
-	// Services gives all Services, or the one with a name: NAMESPACE/NAME, or NAME of any
-	// namespace.
-	Services(ctx context.Context, name string) ([]Service, error)
+	// Services calls each with all Services one by one, or those with a name:
+	// NAMESPACE/NAME, or NAME of any namespace. An error of each ends it.
+	Services(ctx context.Context, name string, each func(Service) error) error
 	Explain(context.Context, Query) (Explanation, error)
 	Diff(context.Context) (Diff, error)
 }
@@ -33,7 +33,9 @@ func Handler(d Daemon) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /v1/status", answer(func(r *http.Request) (any, error) { return d.Status(r.Context()) }))
 	mux.Handle("GET /v1/hits", answer(func(r *http.Request) (any, error) { return d.Hits(r.Context()) }))
-	mux.Handle("GET /v1/services", answer(func(r *http.Request) (any, error) { return d.Services(r.Context(), r.URL.Query().Get("name")) }))
+	mux.Handle("GET /v1/services", answerEach(func(r *http.Request, each func(Service) error) error {
+		return d.Services(r.Context(), r.URL.Query().Get("name"), each)
+	}))
 	mux.Handle("GET /v1/explain", answer(func(r *http.Request) (any, error) {
 		q, err := parseQuery(r)
 		if err != nil {
@@ -42,11 +44,12 @@ func Handler(d Daemon) http.Handler {
 		return d.Explain(r.Context(), q)
 	}))
 	mux.Handle("GET /v1/diff", answer(func(r *http.Request) (any, error) { return d.Diff(r.Context()) }))
-	return bounded(mux)
+	return bounded(mux, atOnce, patience)
 }
 
-// bounded lets only some requests in at once, each for a time.
-func bounded(next http.Handler) http.Handler {
+// bounded lets only some requests in at once, each for a time: also one whose answer nobody
+// reads.
+func bounded(next http.Handler, atOnce int, patience time.Duration) http.Handler {
 	seats := make(chan struct{}, atOnce)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
@@ -54,6 +57,7 @@ func bounded(next http.Handler) http.Handler {
 		select {
 		case seats <- struct{}{}:
 			defer func() { <-seats }()
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(patience)) // a connection has one
 			next.ServeHTTP(w, r.WithContext(ctx))
 		case <-ctx.Done():
 			refuse(w, http.StatusServiceUnavailable, errors.New("the daemon is busy with other questions"))
@@ -75,17 +79,42 @@ func Wrong(format string, args ...any) error { return questionError{fmt.Errorf(f
 func answer(f func(*http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := f(r)
-		var wrong questionError
+		if err != nil {
+			refuse(w, codeOf(err), err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v) // whoever asked has gone
+	})
+}
+
+// answerEach answers with values one after the other, as many as there are: only one of them
+// is held at a time. What goes wrong behind the first one breaks the answer off.
+func answerEach[T any](f func(r *http.Request, each func(T) error) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begun, to := false, json.NewEncoder(w)
+		err := f(r, func(v T) error {
+			if !begun {
+				w.Header().Set("Content-Type", "application/json")
+				begun = true
+			}
+			return to.Encode(v)
+		})
 		switch {
-		case errors.As(err, &wrong):
-			refuse(w, http.StatusBadRequest, err)
+		case err != nil && begun:
+			panic(http.ErrAbortHandler) // so that what there is is not taken for all
 		case err != nil:
-			refuse(w, http.StatusInternalServerError, err)
-		default:
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(v) // whoever asked has gone
+			refuse(w, codeOf(err), err)
 		}
 	})
+}
+
+// codeOf tells faults of who asks from others.
+func codeOf(err error) int {
+	if _, wrong := errors.AsType[questionError](err); wrong {
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
 }
 
 func refuse(w http.ResponseWriter, code int, err error) {

@@ -13,10 +13,13 @@ import (
 // Describe says what is decided about a Service. With refuseLocal, what a Local policy
 // without endpoints here would drop is refused.
 func (p Place) Describe(f plan.Facts, refuseLocal bool) Service {
-	s := Service{Namespace: f.Service.Name.Namespace, Name: f.Service.Name.Name, AffinitySeconds: f.Service.Affinity}
+	s := Service{
+		Namespace: f.Service.Name.Namespace, Name: f.Service.Name.Name, AffinitySeconds: f.Service.Affinity,
+		Frontends: []Frontend{}, Ports: []Port{},
+	}
 	ports := f.Ports()
 	for _, d := range f.Decisions {
-		s.Frontends = append(s.Frontends, p.frontend(d, ports, refuseLocal))
+		s.Frontends = append(s.Frontends, p.frontend(d, offer{candidates(ports, d), f.Slices()}, refuseLocal))
 	}
 	for _, port := range ports {
 		s.Ports = append(s.Ports, p.port(port))
@@ -46,7 +49,7 @@ func candidates(ports []plan.PortFacts, d plan.Decision) []plan.Candidate {
 	return nil
 }
 
-func (p Place) frontend(d plan.Decision, ports []plan.PortFacts, refuseLocal bool) Frontend {
+func (p Place) frontend(d plan.Decision, of offer, refuseLocal bool) Frontend {
 	front := Frontend{
 		Kind: kindWord(d.Kind), Family: familyWord(d.Frontend.InFamily()),
 		Port: d.Frontend.Port, Protocol: d.Frontend.Protocol.String(), PortName: d.PortName,
@@ -64,7 +67,7 @@ func (p Place) frontend(d plan.Decision, ports []plan.PortFacts, refuseLocal boo
 	case d.Local && len(d.LocalEndpoints) == 0:
 		front.Answer = "drop"
 	}
-	front.Reason = p.why(d, candidates(ports, d), d.Local)
+	front.Reason = p.why(d, of, d.Local)
 	return front
 }
 

@@ -55,16 +55,25 @@ func ofFamily(list []plan.Candidate, family plan.Family) []plan.Candidate {
 	return slices.DeleteFunc(slices.Clone(list), func(c plan.Candidate) bool { return plan.FamilyOf(c.To.Addr()) != family })
 }
 
+// An offer is what a frontend could be spread over: the endpoints of its port, and the number
+// of EndpointSlices that there are for the Service.
+type offer struct {
+	all    []plan.Candidate
+	slices int
+}
+
 // why says why a frontend is not spread over all endpoints of its port: "" if it is.
 // local says that only endpoints on this node count.
-func (p Place) why(d plan.Decision, all []plan.Candidate, local bool) string {
-	all = ofFamily(all, d.Frontend.InFamily())
+func (p Place) why(d plan.Decision, of offer, local bool) string {
+	all := ofFamily(of.all, d.Frontend.InFamily())
 	ready := where(all, func(c plan.Candidate) bool { return c.Fact.Ready })
 	used := d.Endpoints
 	if local {
 		used = d.LocalEndpoints
 	}
 	switch {
+	case of.slices == 0:
+		return "no endpoint: no EndpointSlice of it is known"
 	case len(all) == 0:
 		return fmt.Sprintf("no endpoint: no EndpointSlice has an %s address for a port named %q (%s)", familyWord(d.Frontend.InFamily()), d.PortName, d.Frontend.Protocol)
 	case len(d.Endpoints) == 0:

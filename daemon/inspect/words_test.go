@@ -51,6 +51,21 @@ func TestWhyInWords(t *testing.T) {
 	}
 }
 
+func TestAServiceWithoutSlices(t *testing.T) {
+	name := model.Name{Namespace: "default", Name: "web"}
+	service := &model.Service{
+		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports: []model.ServicePort{{Protocol: model.TCP, Port: 80}},
+	}
+	l := plan.NewLedger(plan.Config{NodeName: "here"})
+	l.Apply([]model.Change{{Key: model.Key{Kind: model.KindService, Name: name}, Service: service}})
+	f, _ := l.Facts(name)
+	s := inspect.Place{Node: "here"}.Describe(f, false)
+	if len(s.Frontends) != 1 || s.Frontends[0].Reason != "no endpoint: no EndpointSlice of it is known" {
+		t.Errorf("got %+v", s)
+	}
+}
+
 // describe describes a Service with a NodePort and these endpoints, on a node in the zone
 // east.
 func describe(endpoints []model.Endpoint, local bool) inspect.Service {

@@ -62,10 +62,14 @@ func (c *hitsCollector) Describe(to chan<- *prometheus.Desc) {
 // Collect is part of prometheus.Collector.
 func (c *hitsCollector) Collect(to chan<- prometheus.Metric) {
 	on := 0.0
-	if c.cfg.HitsMode != "" {
+	mode := ""
+	if c.cfg.HitsMode != nil {
+		mode = c.cfg.HitsMode()
+	}
+	if mode != "" {
 		on = 1
 	}
-	to <- prometheus.MustNewConstMetric(c.enabled, prometheus.GaugeValue, on, c.cfg.HitsMode)
+	to <- prometheus.MustNewConstMetric(c.enabled, prometheus.GaugeValue, on, mode)
 	full := 0.0
 	if c.cfg.HitsFull != nil && c.cfg.HitsFull() {
 		full = 1

@@ -29,7 +29,7 @@ func TestConnectionsOfEndpoints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := config()
-			cfg.EndpointMetrics, cfg.HitsMode, cfg.Hits = test.level, test.mode, func() ([]Hit, error) { return list, nil }
+			cfg.EndpointMetrics, cfg.HitsMode, cfg.Hits = test.level, func() string { return test.mode }, func() ([]Hit, error) { return list, nil }
 			m := New(cfg)
 			got := samples(t, m, "onerule_service_connections_total", "namespace", "service", "port", "protocol")
 			if diff := cmp.Diff(test.services, got); diff != "" {
@@ -54,7 +54,7 @@ func TestConnectionsOfEndpoints(t *testing.T) {
 // time; the sums are of all.
 func TestEndpointMetricsAreBounded(t *testing.T) {
 	cfg := config()
-	cfg.EndpointMetrics, cfg.HitsMode = EachEndpoint, "netfilter"
+	cfg.EndpointMetrics, cfg.HitsMode = EachEndpoint, func() string { return "netfilter" }
 	cfg.Hits = func() ([]Hit, error) {
 		list := make([]Hit, 50_000)
 		for i := range list {
@@ -78,7 +78,7 @@ func TestEndpointMetricsAreBounded(t *testing.T) {
 
 func TestHitsThatCannotBeReadLeaveTheRest(t *testing.T) {
 	cfg := config()
-	cfg.EndpointMetrics, cfg.HitsMode = EachEndpoint, "netfilter"
+	cfg.EndpointMetrics, cfg.HitsMode = EachEndpoint, func() string { return "netfilter" }
 	cfg.Hits = func() ([]Hit, error) { return nil, errors.New("no") }
 	m := New(cfg)
 	if got := samples(t, m, "onerule_bpf_enabled", "mode")["netfilter"]; got != 1 {

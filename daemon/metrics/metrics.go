@@ -58,7 +58,7 @@ type Config struct {
 	// HitsMode says how the kernel sees the connections that endpoints are given, "" if it
 	// does not count them. Hits reads what it has counted, each endpoint of a service port
 	// once. HitsFull says whether there is no room to count for some; nil: there always is.
-	HitsMode        string
+	HitsMode        func() string
 	Hits            func() ([]Hit, error)
 	HitsFull        func() bool
 	EndpointMetrics EndpointMetrics

@@ -15,6 +15,16 @@ type Network struct {
 	Operations map[string]int
 	// Dropped are packets, by family and reason.
 	Dropped map[string]map[string]uint64
+	// Swept is what was left of pods that are gone and was removed since the start, by kind.
+	Swept map[string]int
+	// Neighbours are the machine's tables of them, by family: ipv4 and ipv6.
+	Neighbours map[string]NeighbourTable
+}
+
+// A NeighbourTable is how full one is; a limit of 0 is not known.
+type NeighbourTable struct {
+	Entries, Limit int
+	Refused        uint64
 }
 
 // A Barrier is a chain of others that drops packets of pods.
@@ -24,6 +34,7 @@ type Barrier struct{ Family, Table, Chain string }
 type networkCollector struct {
 	read                                                       func() Network
 	barrier, localnet, problems, failing, operations, discards *prometheus.Desc
+	swept, neighbours, neighbourLimit, neighbourRefusals       *prometheus.Desc
 }
 
 func newNetworkCollector(read func() Network) *networkCollector {
@@ -38,12 +49,17 @@ func newNetworkCollector(read func() Network) *networkCollector {
 		failing:    describe("onerule_pod_network_failing", "1 while not all of the pod network is in the kernel."),
 		operations: describe("onerule_route_operations_total", "Operations for routes between nodes since the start: set, delete, setting, read, lookup.", "operation"),
 		discards:   describe("onerule_guard_dropped_packets_total", "Packets that the guard has dropped, by reason.", ipFamily, "reason"),
+		swept:      describe("onerule_swept_total", "What was left of pods that are gone and was removed since the start: attachment, address, link, host_port, file.", "kind"),
+
+		neighbours:        describe("onerule_neighbours", "Entries of the kernel's table of neighbours, of all network namespaces of the machine. Permanent ones are among them, and do not count towards the limit.", ipFamily),
+		neighbourLimit:    describe("onerule_neighbours_max", "How many neighbours the kernel keeps that are not permanent (gc_thresh3), where it shows.", ipFamily),
+		neighbourRefusals: describe("onerule_neighbours_refused_total", "Neighbours that found no room in the kernel's table, since the machine started.", ipFamily),
 	}
 }
 
 // Describe gives the metrics that there may be.
 func (c *networkCollector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.barrier, c.localnet, c.problems, c.failing, c.operations, c.discards} {
+	for _, d := range []*prometheus.Desc{c.barrier, c.localnet, c.problems, c.failing, c.operations, c.discards, c.swept, c.neighbours, c.neighbourLimit, c.neighbourRefusals} {
 		to <- d
 	}
 }
@@ -67,9 +83,19 @@ func (c *networkCollector) Collect(to chan<- prometheus.Metric) {
 	for operation, count := range n.Operations {
 		to <- prometheus.MustNewConstMetric(c.operations, prometheus.CounterValue, float64(count), operation)
 	}
+	for kind, count := range n.Swept {
+		to <- prometheus.MustNewConstMetric(c.swept, prometheus.CounterValue, float64(count), kind)
+	}
 	for family, reasons := range n.Dropped {
 		for reason, packets := range reasons {
 			to <- prometheus.MustNewConstMetric(c.discards, prometheus.CounterValue, float64(packets), family, reason)
 		}
+	}
+	for family, t := range n.Neighbours {
+		gauge(c.neighbours, float64(t.Entries), family)
+		if t.Limit > 0 {
+			gauge(c.neighbourLimit, float64(t.Limit), family)
+		}
+		to <- prometheus.MustNewConstMetric(c.neighbourRefusals, prometheus.CounterValue, float64(t.Refused), family)
 	}
 }

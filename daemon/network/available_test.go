@@ -11,13 +11,14 @@ import (
 	"onerule/test/apiserver"
 	"onerule/test/netns"
 	"onerule/test/rig"
+	"onerule/test/wired"
 )
 
 // A cluster keeps pods off a node of some clouds until somebody says that its network is
 // there.
 func TestTheClusterIsToldWhenPodsAreConnected(t *testing.T) {
-	ns := newNS(t, "node")
-	netns.Wire(t, ns, "eth0", newNS(t, "router"), "eth0")
+	ns := wired.Quiet(t, "node")
+	netns.Wire(t, ns, "eth0", wired.Quiet(t, "router"), "eth0")
 	ns.Addr(t, "eth0", "172.16.1.1/24", "fd00:16:1::1/64")
 	s := apiserver.Start(t, ns, apiserver.Options{Address: addrs("172.16.1.1")[0]})
 	admin, err := kubernetes.NewForConfig(s.Config())

@@ -2,14 +2,21 @@ package network_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"onerule/nft/hostport"
 	"onerule/test/rig"
+	"onerule/test/wired"
 )
 
 // single is a world of which only node a's daemon runs.
@@ -55,6 +62,7 @@ func (h *host) foreign(t *testing.T, kind string) float64 {
 
 func TestWhatOthersChangeIsPutRightAndCounted(t *testing.T) {
 	a := single(t)
+	var repairs wired.Repairs
 	for _, c := range []struct {
 		name, kind, harm, look, text string
 	}{
@@ -73,30 +81,40 @@ func TestWhatOthersChangeIsPutRightAndCounted(t *testing.T) {
 			if strings.Contains(c.harm, "$MAC") {
 				c.harm = strings.ReplaceAll(c.harm, "$MAC", a.entryTo(t, "172.16.2.1"))
 			}
-			before := a.foreign(t, c.kind)
-			fields := strings.Fields(c.harm)
-			a.ns.Run(t, fields[0], fields[1:]...)
-			rig.Eventually(t, c.kind+" is counted", func() error {
-				if a.foreign(t, c.kind) == before {
-					return fmt.Errorf("it is not")
-				}
-				return nil
+			repairs.Try(t, c.name, func() {
+				a.counts(t, c.kind, strings.Fields(c.harm)...)
+				a.has(t, c.look, c.text, true)
 			})
-			a.has(t, c.look, c.text, true)
 		})
 	}
 	t.Run("D13 nft flush ruleset", func(t *testing.T) {
-		a.ns.Run(t, "nft", "flush", "ruleset")
-		for _, table := range []string{"ip onerule\n", "ip6 onerule\n", "ip onerule-guard", "ip6 onerule-guard"} {
-			a.has(t, "nft list tables", "table "+table, true)
-		}
-		a.has(t, "nft list set ip6 onerule-guard pod-ranges", "fd00:1:0:1::/112", true)
+		repairs.Try(t, "flush ruleset", func() {
+			a.ns.Run(t, "nft", "flush", "ruleset")
+			for _, table := range []string{"ip onerule\n", "ip6 onerule\n", "ip onerule-guard", "ip6 onerule-guard"} {
+				a.has(t, "nft list tables", "table "+table, true)
+			}
+			a.has(t, "nft list set ip6 onerule-guard pod-ranges", "fd00:1:0:1::/112", true)
+		})
 	})
+	repairs.Tell(t)
 	t.Run("nothing of it is left to tell", func(t *testing.T) {
 		a.awaitStatus(t)
 		if n := a.daemon.Metric("onerule_pod_network_failing"); n != 0 {
 			t.Errorf("failing is %v", n)
 		}
+	})
+}
+
+// counts does harm, and waits until it is counted.
+func (h *host) counts(t *testing.T, kind string, harm ...string) {
+	t.Helper()
+	before := h.foreign(t, kind)
+	h.ns.Run(t, harm[0], harm[1:]...)
+	rig.Eventually(t, kind+" is counted", func() error {
+		if h.foreign(t, kind) == before {
+			return fmt.Errorf("it is not")
+		}
+		return nil
 	})
 }
 
@@ -110,6 +128,136 @@ func (h *host) entryTo(t *testing.T, remote string) string {
 	}
 	t.Fatalf("no forwarding entry to %s", remote)
 	return ""
+}
+
+// A pod's link on the node is put right as the plugin made it, whoever changed it, and the
+// pod is reached again.
+func TestD12_LinksOfPodsArePutRightAndCounted(t *testing.T) {
+	a := single(t)
+	dev := a.podLink(t)
+	before := a.link(t, dev)
+	a.reaches(t)
+	var repairs wired.Repairs
+	for _, c := range []struct{ name, kind, harm string }{
+		{"the link is taken down", "link", "ip link set DEV down"},
+		{"its addresses are flushed and it is taken down", "link", "ip addr flush dev DEV; ip link set DEV down"},
+		{"its addresses are flushed", "address", "ip addr flush dev DEV"},
+		{"D11 its routes are flushed", "route", "ip route flush dev DEV; ip -6 route flush dev DEV proto 111"},
+		{"D11 the route to one pod is deleted", "route", "ip route del POD"},
+		{"a route to a pod leads elsewhere", "route", "ip route replace POD via 172.16.1.254"},
+		{"D10 its MAC is another", "link", "ip link set DEV address 02:00:00:00:00:07"},
+		{"D10 a neighbour is deleted", "neighbour", "ip neigh del POD dev DEV"},
+		{"D10 a neighbour is another", "neighbour", "ip neigh replace POD lladdr 02:00:00:00:00:01 dev DEV nud permanent"},
+		{"IPv6 is switched off", "sysctl", "sysctl -w net.ipv6.conf.DEV.disable_ipv6=1"},
+		{"D16 accept_ra is set and the link taken down", "accept_ra", "sysctl -w net.ipv6.conf.DEV.accept_ra=2; ip link set DEV down"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			repairs.Try(t, c.name, func() {
+				a.counts(t, c.kind, "sh", "-c", strings.NewReplacer("DEV", dev, "POD", a.pods[0].String()).Replace(c.harm))
+				a.asBefore(t, dev, before)
+			})
+			a.reaches(t)
+		})
+	}
+	repairs.Tell(t)
+	t.Run("what is done while no daemon runs is put right by the next one", func(t *testing.T) {
+		a.daemon.Stop()
+		a.age(t)
+		a.ns.Run(t, "sh", "-c", "ip addr flush dev "+dev+"; ip link set "+dev+" down")
+		a.daemon.Run()
+		a.daemon.AwaitHealthy()
+		a.asBefore(t, dev, before)
+		a.reaches(t)
+		if n := a.foreign(t, "link"); n != 0 {
+			t.Errorf("it is counted %v times, and nobody knows who did it when", n)
+		}
+	})
+	t.Run("a pod that goes is let go", func(t *testing.T) {
+		if out, err := a.plugin(t, "DEL"); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		a.has(t, "ip -br link", dev, false)
+		a.has(t, "ip route show proto 111", a.pods[0].String(), false)
+		if n := a.foreign(t, "link") + a.foreign(t, "route"); n != 0 {
+			t.Errorf("a DEL is counted as %v changes by others", n)
+		}
+	})
+}
+
+// podLink gives the name of the link of the node's pod.
+func (h *host) podLink(t *testing.T) string {
+	t.Helper()
+	for _, word := range strings.Fields(h.ns.Run(t, "ip", "-br", "link", "show", "type", "veth")) {
+		if name, _, ok := strings.Cut(word, "@"); ok && strings.HasPrefix(name, "one") {
+			return name
+		}
+	}
+	t.Fatal("no link of a pod")
+	return ""
+}
+
+// link gives all that the node holds for the link of a pod.
+func (h *host) link(t *testing.T, dev string) string {
+	t.Helper()
+	text := ""
+	for _, args := range []string{
+		"ip -br link show dev DEV", "ip -br addr show dev DEV", "ip -4 route show dev DEV", "ip -6 route show dev DEV proto 111",
+		"ip neigh show dev DEV nud permanent", "sysctl net.ipv6.conf.DEV.disable_ipv6 net.ipv6.conf.DEV.accept_ra net.ipv4.conf.DEV.forwarding net.ipv6.conf.DEV.forwarding",
+	} {
+		f := strings.Fields(strings.ReplaceAll(args, "DEV", dev))
+		lines := strings.Split(h.ns.Run(t, f[0], f[1:]...), "\n")
+		slices.Sort(lines)
+		text += strings.Join(lines, "\n") + "\n"
+	}
+	return text
+}
+
+// asBefore waits until the link of a pod is as it was.
+func (h *host) asBefore(t *testing.T, dev, before string) {
+	t.Helper()
+	rig.Eventually(t, "all is as it was", func() error {
+		if diff := cmp.Diff(before, h.link(t, dev)); diff != "" {
+			return fmt.Errorf("-before +now:\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// reaches wants that the node reaches its pod.
+func (h *host) reaches(t *testing.T) {
+	t.Helper()
+	for _, to := range h.pods {
+		rig.Eventually(t, "the pod at "+to.String(), func() error {
+			_, err := wired.Ask(h.ns, "udp", netip.AddrPort{}, netip.AddrPortFrom(to, sawPort))
+			return err
+		})
+	}
+}
+
+// age makes the records of pods older than a plugin is at work on one.
+func (h *host) age(t *testing.T) {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(h.state, "*", "attachments", "*.json"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("records: %q, %v", paths, err)
+	}
+	for _, path := range paths {
+		var record map[string]any
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(b, &record)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		record["created"] = time.Now().Add(-time.Hour).UTC()
+		if b, err = json.Marshal(record); err == nil {
+			err = os.WriteFile(path, b, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 func TestHostPortsArePutRight(t *testing.T) {
@@ -128,17 +276,13 @@ func TestHostPortsArePutRight(t *testing.T) {
 	}
 	port := func() { t.Helper(); a.has(t, "nft list map ip onerule-hostports hostports-any", "8080", true) }
 	port()
+	var repairs wired.Repairs
 	harm := func(args ...string) {
 		t.Helper()
-		before := a.foreign(t, "hostports")
-		a.ns.Run(t, "nft", args...)
-		rig.Eventually(t, "it is counted", func() error {
-			if a.foreign(t, "hostports") == before {
-				return fmt.Errorf("it is not")
-			}
-			return nil
+		repairs.Try(t, strings.Join(args, " "), func() {
+			a.counts(t, "hostports", append([]string{"nft"}, args...)...)
+			port()
 		})
-		port()
 	}
 	// The guard's repair shows that the daemon has seen all that was before: also the claim.
 	a.ns.Run(t, "nft", "flush", "set", "ip", "onerule-guard", "pod-ranges")
@@ -149,6 +293,7 @@ func TestHostPortsArePutRight(t *testing.T) {
 	harm("add", "counter", "ip", "onerule-hostports", "foreign")
 	harm("delete", "table", "ip", "onerule-hostports")
 	harm("flush", "map", "ip", "onerule-hostports", "hostports-any")
+	repairs.Tell(t)
 }
 
 func TestWhatIsInTheWayOfPodsIsTold(t *testing.T) {
@@ -175,14 +320,25 @@ func TestWhatIsInTheWayOfPodsIsTold(t *testing.T) {
 			t.Error("the metric is still there")
 		}
 	})
-	t.Run("D18 route_localnet", func(t *testing.T) {
-		a.ns.Sysctl(t, "net.ipv4.conf.eth0.route_localnet", "1")
-		a.ns.Run(t, "nft", "add table ip anything") // else it is seen half a minute later
-		a.says(t, "route_localnet is set on eth0", 1)
-		if n := a.daemon.Metric("onerule_route_localnet_devices"); n != 1 {
-			t.Errorf("the metric is %v", n)
+	t.Run("D18 route_localnet of a device, of a pod's link and of all", func(t *testing.T) {
+		set := func(value string, want float64) {
+			t.Helper()
+			for _, dev := range []string{"all", "eth0", a.podLink(t)} {
+				a.ns.Sysctl(t, "net/ipv4/conf/"+dev+"/route_localnet", value)
+			}
+			rig.Eventually(t, "the metric", func() error {
+				if n := a.daemon.Metric("onerule_route_localnet_devices"); n != want {
+					return fmt.Errorf("it is %v, want %v", n, want)
+				}
+				return nil
+			})
+		}
+		set("1", 3)
+		if text := "all, eth0, " + a.podLink(t); !strings.Contains(a.daemon.Log(), text) {
+			t.Errorf("it does not say %q", text)
 		}
 		a.awaitStatus(t)
+		set("0", 0)
 	})
 }
 

@@ -5,6 +5,7 @@
 package network
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"onerule/daemon/fabric"
 	"onerule/daemon/fabric/layout"
 	"onerule/daemon/model"
+	"onerule/daemon/neighbours"
 	"onerule/install"
 	"onerule/nft"
 	"onerule/nft/forward"
@@ -37,11 +39,19 @@ type Config struct {
 	// Node is the name of this node.
 	Node     string
 	Families []nft.Family
-	Settings config.PodNetwork
-	Event    func(Event)
+	// WithoutFib says that the kernel lacks the expression fib: see guard.TextWithoutFib.
+	WithoutFib bool
+	Settings   config.PodNetwork
+	Sysctls    string // where the kernel's settings are written; empty: /proc/sys/net
+	// NeighbourStats is where the kernel says how many neighbours there are; empty:
+	// /proc/net/stat.
+	NeighbourStats string
+	Event          func(Event)
 	// Foreign counts a change by others that is put right. See Kinds.
 	Foreign func(kind string)
-	Log     logr.Logger
+	// HostPorts takes in all that pods have claimed, whenever that was read.
+	HostPorts func([]hostport.Claim)
+	Log       logr.Logger
 }
 
 // A Network keeps a node's pods connected. Its methods can be called from any goroutine.
@@ -62,7 +72,9 @@ type Network struct {
 	changed  bool // nodes, since the fabric was told
 	found    []nft.Foreign
 	problems []layout.Problem
+	swept    map[string]int // since the start, by kind
 	seen     seen
+	first    []string                      // lists of other plugins that come before ours, in words
 	guards   map[nft.Family]*guard.Program // nil before Run
 	reported bool                          // the fabric has tried to do what it is to do
 }
@@ -72,6 +84,9 @@ type seen struct {
 	barriers []forward.Barrier
 	localnet []string // devices
 	failing  error    // why the tables are not as they should be
+	// neighbours are the machine's tables of them.
+	neighbours map[neighbours.Family]neighbours.Table
+	full       []string // tables of neighbours that are nearly full, in words
 }
 
 // Tables gives the tables that the monitor has to watch for a Network.
@@ -84,8 +99,10 @@ func Kinds() []string {
 
 // New makes a Network. It does nothing before Run runs.
 func New(cfg Config) *Network {
-	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), serving: make(chan struct{}), nodes: map[string]layout.Node{}}
+	n := &Network{cfg: cfg, wake: make(chan struct{}, 1), serving: make(chan struct{}), nodes: map[string]layout.Node{}, swept: swept{}.kinds()}
 	f := fabric.Defaults()
+	f.Sysctls = cmp.Or(cfg.Sysctls, f.Sysctls)
+	n.cfg.Sysctls, n.cfg.NeighbourStats = f.Sysctls, cmp.Or(cfg.NeighbourStats, "/proc/net/stat")
 	f.Layout, f.PodLinks, f.Log = cfg.Settings.Layout, guard.PodLinks, cfg.Log
 	f.Problems = func(list []layout.Problem) { n.put(func() { n.problems = list }) }
 	f.Foreign = func(kind, note string) { n.repaired(kind, note) }
@@ -151,6 +168,12 @@ func (n *Network) take() parcel {
 func (n *Network) ranges() (guard.Ranges, bool) {
 	own, known := n.fabric.Own()
 	return guard.Ranges{Pods: own, Cluster: slices.Concat(n.fabric.PodRanges(), n.nonMasquerade())}, known
+}
+
+// OfPods says whether an address is in a range of this node's pods.
+func (n *Network) OfPods(a netip.Addr) bool {
+	own, _ := n.fabric.Own()
+	return slices.ContainsFunc(own, func(r netip.Prefix) bool { return r.Contains(a) })
 }
 
 func (n *Network) nonMasquerade() []netip.Prefix { return n.cfg.Settings.NonMasquerade }

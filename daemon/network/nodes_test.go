@@ -5,11 +5,13 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"onerule/test/netns"
 	"onerule/test/rig"
+	"onerule/test/wired"
 )
 
 // service gives a Service of the pod of node c.
@@ -22,23 +24,38 @@ func service() (manifests []string, vips []netip.Addr) {
 	return manifests, vips
 }
 
+// An mtu says how long packets between the pods of two nodes can be.
+type mtu func(a, b *host, to netip.Addr) int
+
+// byRouter is that of nodes that are encapsulated where a router is between them.
+func byRouter(a, b *host, _ netip.Addr) int {
+	if a.Routed(b.Member) {
+		return 1450
+	}
+	return 1500
+}
+
 // reach checks that every pod reaches every pod of the others with its own address, with
 // packets as long as the way allows.
-func (w *world) reach(t *testing.T) {
+func (w *world) reach(t *testing.T, longest mtu) {
 	t.Helper()
 	for _, a := range w.nodes {
 		for _, b := range w.nodes {
 			if a == b {
 				continue
 			}
-			mtu := 1500
-			if a.name == "c" || b.name == "c" {
-				mtu -= 50
-			}
 			for i, to := range b.pods {
-				rig.Eventually(t, fmt.Sprintf("%d bytes from %s to %s", mtu, a.pod.Name(), to), func() error { return whole(a.pod, to, mtu) })
-				if err := transfer(a.pod, to); err != nil {
-					t.Errorf("from %s to %s: %v", a.pod.Name(), to, err)
+				at := netip.AddrPortFrom(to, echoPort)
+				size := longest(a, b, to)
+				rig.Eventually(t, fmt.Sprintf("%d bytes from %s to %s", size, a.pod.Name(), to), func() error {
+					_, err := wired.Whole(a.pod, at, size, time.Second)
+					return err
+				})
+				if got, err := wired.Whole(a.pod, at, size+1, 100*time.Millisecond); err == nil || size < 1500 && got != size {
+					t.Errorf("%d bytes pass from %s to %s, or its MTU is %d: %v", size+1, a.pod.Name(), to, got, err)
+				}
+				if err := wired.Transfer(a.pod, at); err != nil {
+					t.Error(err)
 				}
 				hears(t, a.pod, netip.Addr{}, netip.AddrPortFrom(to, sawPort), fmt.Sprintf("pod-%s saw %s", b.name, a.pods[i]))
 			}
@@ -53,7 +70,7 @@ func (w *world) serves(t *testing.T, vips []netip.Addr) {
 	for i, vip := range vips {
 		hears(t, a.pod, netip.Addr{}, netip.AddrPortFrom(vip, 80), "pod-c saw "+a.pods[i].String())
 		// The node's own connections come back by VXLAN only if they have its address there.
-		first := netip.MustParsePrefix(a.ranges()[i]).Addr().String()
+		first := a.Ranges[i].Addr().String()
 		hears(t, a.ns, netip.Addr{}, netip.AddrPortFrom(vip, 80), "pod-c saw "+first)
 		hears(t, a.pod, netip.Addr{}, netip.AddrPortFrom(outside()[i], sawPort), "outside saw "+a.addrs[i].String())
 	}
@@ -65,12 +82,12 @@ func TestThreeNodes(t *testing.T) {
 	w.start(t)
 	a, b := w.nodes[0], w.nodes[1]
 	t.Run("D20 D43 every pod reaches every pod, Services and the outside", func(t *testing.T) {
-		w.reach(t)
+		w.reach(t, byRouter)
 		w.serves(t, vips)
 	})
 	t.Run("a node that binds its uplink's address reaches pods behind VXLAN", func(t *testing.T) {
 		for i, to := range w.nodes[2].pods {
-			first := netip.MustParsePrefix(a.ranges()[i]).Addr().String()
+			first := a.Ranges[i].Addr().String()
 			hears(t, a.ns, a.addrs[i], netip.AddrPortFrom(to, sawPort), "pod-c saw "+first)
 		}
 	})
@@ -100,7 +117,7 @@ func TestThreeNodes(t *testing.T) {
 	})
 	t.Run("with a daemon killed", func(t *testing.T) {
 		b.daemon.Kill()
-		w.reach(t)
+		w.reach(t, byRouter)
 	})
 	t.Run("after all daemons are gone nothing has changed", func(t *testing.T) {
 		before := a.kernel(t)
@@ -110,7 +127,7 @@ func TestThreeNodes(t *testing.T) {
 		if diff := cmp.Diff(before, a.kernel(t)); diff != "" {
 			t.Errorf("the kernel (-before +after):\n%s", diff)
 		}
-		w.reach(t)
+		w.reach(t, byRouter)
 		w.serves(t, vips)
 	})
 	t.Run("and a daemon that begins again changes nothing", func(t *testing.T) {

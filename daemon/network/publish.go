@@ -15,20 +15,32 @@ func (n *Network) newKeeper() *install.Keeper {
 		return nil
 	}
 	p := install.Usual()
-	p.Binaries, p.Lists, p.State = to.BinDir, to.ConfDir, n.cfg.Settings.CNIState
-	plugin := to.Plugin
-	if plugin == "" {
-		plugin = besideThis()
-	}
+	p.Binaries, p.Lists, p.State, p.Etc = to.BinDir, to.ConfDir, n.cfg.Settings.CNIState, to.EtcDir
 	return &install.Keeper{
-		Places: p, Plugin: plugin, Exclusive: to.Exclusive, Log: n.cfg.Log,
+		Places: p, Plugin: n.plugin(), Exclusive: to.Exclusive, Log: n.cfg.Log,
 		Foreign: n.repaired,
-		Others: func(list []install.Other) {
-			for _, o := range list {
-				n.event(n.cfg.Node, "OtherCNIConfiguration", o.String())
-			}
-		},
+		Others:  n.others,
 	}
+}
+
+// others takes in which lists of other plugins come before ours.
+func (n *Network) others(list []install.Other) {
+	var first []string
+	for _, o := range list {
+		n.event(n.cfg.Node, "OtherCNIConfiguration", o.String())
+		first = append(first, o.String())
+	}
+	n.mu.Lock()
+	n.first = first
+	n.mu.Unlock()
+}
+
+// plugin gives the one that goes with this program.
+func (n *Network) plugin() string {
+	if path := n.cfg.Settings.Install.Plugin; path != "" {
+		return path
+	}
+	return besideThis()
 }
 
 // besideThis gives the plugin that came with this program.

@@ -16,23 +16,28 @@ import (
 	"onerule/install"
 	"onerule/test/netns"
 	"onerule/test/rig"
+	"onerule/test/wired"
 )
 
 // A runtime reads what the daemon of a node publishes, and begins pods with it.
 func TestD6D8TheDaemonInstallsThePlugin(t *testing.T) {
 	root := t.TempDir()
 	at := func(name string) string { return filepath.Join(root, name) }
-	ns := newNS(t, "node")
-	netns.Wire(t, ns, "eth0", newNS(t, "router"), "eth0")
+	ns := wired.Quiet(t, "node")
+	netns.Wire(t, ns, "eth0", wired.Quiet(t, "router"), "eth0")
 	ns.Addr(t, "eth0", "172.16.1.1/24", "fd00:16:1::1/64")
 	ns.Route(t, "default", "172.16.1.254")
 	d := rig.New(t, ns, "--hostname-override", "a", "--pod-network", "--cni-state", at("state"), "--network-status-file", at("run/network.json"),
 		"--cluster-cidr", "10.1.0.0/16,fd00:1::/48", "--install-cni", "--cni-plugin", rig.Binary(t, "onerule", "onerule/plugin/onerule"),
-		"--cni-bin-dir", at("bin"), "--cni-conf-dir", at("net.d"))
+		"--cni-bin-dir", at("bin"), "--cni-conf-dir", at("net.d"), "--etc-dir", at("etc"))
+	if err := os.MkdirAll(at("etc/systemd/network"), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	d.Write("services.yaml", rig.ServiceCIDR("kubernetes", netip.MustParsePrefix("10.96.0.0/16")))
 	d.Run()
 	list := at("net.d/" + install.ListName)
 	rig.Eventually(t, "the binary is there", func() error { _, err := os.Stat(at("bin/onerule")); return err })
+	rig.Eventually(t, "D12 systemd-networkd is told", func() error { _, err := os.Stat(at("etc/systemd/network/00-onerule.network")); return err })
 	d.AwaitHealthy()
 	t.Run("D8 no list as long as this node's ranges are not known", func(t *testing.T) {
 		if _, err := os.Stat(list); !errors.Is(err, os.ErrNotExist) {
@@ -89,7 +94,7 @@ func begin(t *testing.T, ns *netns.NS, list, bin string) {
 		t.Fatal(err)
 	}
 	cni := libcni.NewCNIConfigWithCacheDir([]string{bin}, t.TempDir(), nil)
-	pod := &libcni.RuntimeConf{ContainerID: "pod", NetNS: newNS(t, "pod").Path(), IfName: "eth0"}
+	pod := &libcni.RuntimeConf{ContainerID: "pod", NetNS: wired.Quiet(t, "pod").Path(), IfName: "eth0"}
 	err = ns.Do(func() error {
 		ctx := context.WithoutCancel(t.Context())
 		if err := cni.GetStatusNetworkList(ctx, l); err != nil {

@@ -1,12 +1,12 @@
 package network
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/daemon/neighbours"
 	"onerule/nft/forward"
 	"onerule/nft/guard"
 )
@@ -62,25 +62,46 @@ func (r *reporter) tells(node string) bool {
 
 // look looks for what others put in the way of pods.
 func (r *reporter) look() {
-	barriers, err := forward.Barriers(guard.PodLinks)
-	localnet, localnetErr := guard.RouteLocalnet()
-	if err := errors.Join(err, localnetErr); err != nil {
-		r.network.cfg.Log.Error(err, "what others put in the way of pods is not known")
-	}
 	n := r.network
+	barriers, err := forward.Barriers(guard.PodLinks)
+	if err != nil {
+		n.cfg.Log.Error(err, "what others put in the way of pods is not known")
+	}
+	tables := n.readNeighbours()
 	n.mu.Lock()
 	before := n.seen
+	n.mu.Unlock()
+	full := crowded(before.neighbours, tables, neighbours.Permanent)
+	n.mu.Lock()
 	if err == nil {
 		n.seen.barriers = barriers
 	}
-	if localnetErr == nil {
-		n.seen.localnet = localnet
-	}
+	n.seen.neighbours = tables
+	n.seen.full = full
 	now := n.seen
 	n.mu.Unlock()
 	r.compare("ForwardChainDrops", words(before.barriers), words(now.barriers),
 		"of others: packets of pods that no rule of it accepts are lost")
-	r.compare("RouteLocalnet", devices(before.localnet), devices(now.localnet),
+	r.compare("NeighboursNearlyFull", before.full, now.full,
+		"in all network namespaces: whoever is not in it can't be reached when it is full; raise gc_thresh3")
+	r.localnet()
+}
+
+// localnet looks for devices that let packets to loopback addresses in. The kernel tells
+// nobody of it: not by netlink, and by inotify only where it was set through the same mount
+// of /proc.
+func (r *reporter) localnet() {
+	now, err := guard.RouteLocalnet()
+	n := r.network
+	if err != nil {
+		n.cfg.Log.Error(err, "who lets packets to loopback addresses in is not known")
+		return
+	}
+	n.mu.Lock()
+	before := n.seen.localnet
+	n.seen.localnet = now
+	n.mu.Unlock()
+	r.compare("RouteLocalnet", devices(before), devices(now),
 		"by somebody: packets to this node's loopback addresses may come in; the guard drops them")
 }
 

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"onerule/daemon/podlink"
 	"onerule/nft"
 )
 
@@ -18,6 +19,9 @@ const (
 	settle = time.Second
 	// lookEvery is how often everything is looked at that nobody tells of.
 	lookEvery = 30 * time.Second
+	// localnetEvery is how often route_localnet is looked for, which lets others in at once.
+	// It is a file for each device.
+	localnetEvery = 2 * time.Second
 	// A failed write is tried again after firstRetry, then twice as long each time.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
@@ -35,11 +39,14 @@ func (n *Network) Run(ctx context.Context, monitor *nft.Monitor, services <-chan
 		return err
 	}
 	defer t.close()
+	n.raiseNeighbours()
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	beside.Go(func() { n.connect(ctx) })
+	beside.Go(func() { n.keepLinks(ctx) })
+	beside.Go(func() { n.newSweeper().run(ctx, sweepEvery) })
 	if n.keeper != nil {
 		beside.Go(func() { n.keeper.Run(ctx) })
 	}
@@ -51,18 +58,35 @@ func (n *Network) Run(ctx context.Context, monitor *nft.Monitor, services <-chan
 
 // connect keeps the fabric running until ctx ends.
 func (n *Network) connect(ctx context.Context) {
-	for {
+	n.keep(ctx, "routes between nodes are not kept, beginning again", func(ctx context.Context) error {
 		err := n.fabric.Run(ctx)
+		n.put(func() { n.changed = true }) // it has to be told of the nodes again
+		return err
+	})
+}
+
+// keepLinks keeps the links of pods until ctx ends.
+func (n *Network) keepLinks(ctx context.Context) {
+	n.keep(ctx, "links of pods are not kept, beginning again", func(ctx context.Context) error {
+		return podlink.New(podlink.Config{
+			State: n.cfg.Settings.CNIState, Sysctls: n.cfg.Sysctls, Log: n.cfg.Log, Foreign: n.repaired,
+		}).Run(ctx)
+	})
+}
+
+// keep runs something again and again until ctx ends.
+func (n *Network) keep(ctx context.Context, failed string, run func(context.Context) error) {
+	for {
+		err := run(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		n.cfg.Log.Error(err, "routes between nodes are not kept, beginning again", "after", time.Second)
+		n.cfg.Log.Error(err, failed, "after", time.Second)
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(time.Second):
 		}
-		n.put(func() { n.changed = true }) // it has to be told of the nodes again
 	}
 }
 
@@ -78,6 +102,8 @@ type loop struct {
 func (l loop) run(ctx context.Context) {
 	every := time.NewTicker(lookEvery)
 	defer every.Stop()
+	localnet := time.NewTicker(localnetEvery)
+	defer localnet.Stop()
 	look, retry, pause := time.After(0), (<-chan time.Time)(nil), (<-chan time.Time)(nil)
 	first := time.After(patience)
 	wait := firstRetry
@@ -103,6 +129,9 @@ func (l loop) run(ctx context.Context) {
 			look = nil
 			l.reports.look()
 			l.say()
+			continue
+		case <-localnet.C:
+			l.reports.localnet()
 			continue
 		case <-every.C:
 			l.reports.look()

@@ -1,6 +1,8 @@
 package network
 
 import (
+	"maps"
+
 	"onerule/daemon/config"
 	"onerule/daemon/metrics"
 )
@@ -9,7 +11,7 @@ import (
 // what can't be read is left out.
 func (n *Network) Sample() metrics.Network {
 	n.mu.Lock()
-	seen, problems, guards := n.seen, len(n.problems), n.guards
+	seen, problems, guards, removed := n.seen, len(n.problems), n.guards, maps.Clone(n.swept)
 	n.mu.Unlock()
 	c := n.fabric.Counts()
 	s := metrics.Network{
@@ -18,6 +20,11 @@ func (n *Network) Sample() metrics.Network {
 		Failing:       seen.failing != nil || n.fabric.Err() != nil,
 		Operations:    map[string]int{"set": c.Sets, "delete": c.Deletes, "setting": c.Settings, "read": c.Reads, "lookup": c.Lookups},
 		Dropped:       map[string]map[string]uint64{},
+		Swept:         removed,
+		Neighbours:    map[string]metrics.NeighbourTable{},
+	}
+	for family, t := range seen.neighbours {
+		s.Neighbours[family.String()] = metrics.NeighbourTable{Entries: t.Entries, Limit: t.Limit, Refused: t.Refused}
 	}
 	reported := map[metrics.Barrier]bool{}
 	for _, b := range seen.barriers {

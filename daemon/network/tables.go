@@ -42,9 +42,16 @@ func openTables(n *Network, m *nft.Monitor) (*tables, error) {
 			return nil, err
 		}
 		g.WatchedBy(m.Of(guard.TableName))
+		if n.cfg.WithoutFib {
+			g.WithoutFib()
+		}
 		t.guards[family] = g
 	}
 	n.put(func() { n.guards = t.guards })
+	for _, line := range n.lacks() {
+		n.cfg.Log.Info(line)
+		n.event(n.cfg.Node, "GuardDegraded", line)
+	}
 	return t, nil
 }
 
@@ -108,14 +115,21 @@ func (t *tables) guard(ctx context.Context, family nft.Family, want guard.Ranges
 
 // loadPorts makes the kernel hold the host ports that are claimed.
 func (t *tables) loadPorts(ctx context.Context) error {
-	if err := t.openPorts(); err != nil || t.ports == nil {
+	if err := t.openPorts(); err != nil {
 		return err
+	}
+	if t.ports == nil {
+		t.network.cfg.HostPorts(nil)
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
 	found, err := t.ports.Load(ctx)
 	if err != nil {
 		return fmt.Errorf("load host ports of %s: %w", t.folder, err)
+	}
+	if err := t.tellPorts(); err != nil {
+		return err
 	}
 	begun := t.begun
 	t.known, t.begun = true, true
@@ -132,6 +146,20 @@ func (t *tables) loadPorts(ctx context.Context) error {
 	if begun {
 		t.network.repaired(kindHostPorts, note)
 	}
+	return nil
+}
+
+// tellPorts tells who is claimed by the folder now. What changes meanwhile is an event.
+func (t *tables) tellPorts() error {
+	held, err := t.ports.Claims()
+	if err != nil {
+		return err
+	}
+	claims := make([]hostport.Claim, 0, len(held))
+	for _, h := range held {
+		claims = append(claims, h.Claim)
+	}
+	t.network.cfg.HostPorts(claims)
 	return nil
 }
 

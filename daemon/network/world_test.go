@@ -3,10 +3,7 @@ package network_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -15,26 +12,18 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"onerule/daemon/network"
 	"onerule/test/netns"
 	"onerule/test/rig"
 	"onerule/test/wired"
 )
 
-// The addressing plan: nodes a and b are on one layer 2, c is behind a router, which knows
-// nothing of pods and has the address that is outside the cluster.
-//
-//	       br0 172.16.1.254        172.16.2.254
-//	a .1 ──┤  router                     ├── .1 c
-//	b .2 ──┘  fd00:16:1::fe  fd00:16:2::fe
 const (
 	sawPort  = 7 // pods say whom they saw
 	echoPort = 9 // pods send back what comes
-	patience = 10 * time.Second
 )
 
+// outside gives addresses outside the cluster, which the router has.
 func outside() []netip.Addr { return addrs("192.0.2.7", "fd00:9::7") }
 
 func addrs(list ...string) []netip.Addr {
@@ -45,6 +34,7 @@ func addrs(list ...string) []netip.Addr {
 	return as
 }
 
+// A world is a cluster with daemons.
 type world struct {
 	router *netns.NS
 	nodes  []*host
@@ -52,8 +42,8 @@ type world struct {
 
 // A host is a node with its daemon and a pod, which the real plugin wires.
 type host struct {
+	*wired.Member
 	name   string
-	number int // of its pod ranges
 	addrs  []netip.Addr
 	ns     *netns.NS
 	pod    *netns.NS
@@ -64,90 +54,79 @@ type host struct {
 }
 
 // ranges gives the node's pod ranges.
-func (h *host) ranges() []string {
-	return []string{fmt.Sprintf("10.1.%d.0/24", h.number), fmt.Sprintf("fd00:1:0:%d::/112", h.number)}
+func (h *host) ranges() []string { return texts(h.Ranges) }
+
+func texts(ranges []netip.Prefix) []string {
+	var list []string
+	for _, p := range ranges {
+		list = append(list, p.String())
+	}
+	return list
 }
 
 // object gives the Node's manifest.
 func (h *host) object() string {
-	return node(h.name, h.number, h.ranges(), h.addrs...)
+	return node(h.name, h.Number, h.ranges(), h.addrs...)
 }
 
 func node(name string, created int, ranges []string, internal ...netip.Addr) string {
-	var list []string
+	var list, cidrs []string
 	for _, a := range internal {
 		list = append(list, fmt.Sprintf("{type: InternalIP, address: %q}", a))
+	}
+	for _, r := range ranges {
+		cidrs = append(cidrs, fmt.Sprintf("%q", r))
 	}
 	return fmt.Sprintf(`apiVersion: v1
 kind: Node
 metadata: {name: %s, creationTimestamp: "2026-01-01T00:00:%02dZ"}
-spec: {podCIDRs: [%q, %q]}
+spec: {podCIDRs: [%s]}
 status: {addresses: [%s]}
-`, name, created, ranges[0], ranges[1], strings.Join(list, ", "))
+`, name, created, strings.Join(cidrs, ", "), strings.Join(list, ", "))
 }
 
-// newNS makes a namespace whose devices look for no duplicates of their addresses: until
-// that is over, a router can't ask for neighbours.
 func newNS(t *testing.T, name string) *netns.NS {
 	t.Helper()
-	ns := netns.New(t, name)
-	ns.Sysctl(t, "net.ipv6.conf.default.accept_dad", "0")
-	ns.Sysctl(t, "net.ipv6.conf.default.dad_transmits", "0")
-	return ns
+	return wired.Quiet(t, name)
 }
 
 // newWorld makes nodes with pods, and daemons that do not run yet. What they are told
 // beside the nodes is in manifests.
 func newWorld(t *testing.T, manifests []string, flags ...string) *world {
 	t.Helper()
-	w := &world{router: newNS(t, "router")}
-	w.router.Run(t, "ip", "link", "add", "br0", "type", "bridge")
-	w.router.Run(t, "ip", "link", "set", "br0", "up")
-	w.router.Addr(t, "br0", "172.16.1.254/24", "fd00:16:1::fe/64")
+	return newWorldOf(t, wired.Dual(), manifests, flags...)
+}
+
+func newWorldOf(t *testing.T, shape wired.Shape, manifests []string, flags ...string) *world {
+	t.Helper()
+	c := wired.NewCluster(t, shape)
+	w := &world{router: c.Router}
 	for _, a := range outside() {
 		w.router.Addr(t, "lo", netip.PrefixFrom(a, a.BitLen()).String())
 		wired.Serve(t, w.router, "outside", netip.AddrPortFrom(a, sawPort))
 	}
-	w.router.Forward(t)
-	for i, name := range []string{"a", "b", "c"} {
-		network, number := 1, i+1
-		if name == "c" {
-			network, number = 2, 1
-		}
-		w.nodes = append(w.nodes, w.newHost(t, name, i+1, network, number))
+	for _, m := range c.Members {
+		h := &host{Member: m, name: m.Name, addrs: m.Addrs, ns: m.NS, pod: m.Pod}
+		h.state, h.status = filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "run", "network.json")
+		h.wire(t)
+		w.nodes = append(w.nodes, h)
+	}
+	var cluster, services []string
+	for _, f := range shape.Pods {
+		cluster = append(cluster, []string{"10.1.0.0/16", "fd00:1::/48"}[f])
+		services = append(services, []string{"10.96.0.0/16", "fd00:96::/112"}[f])
 	}
 	for _, h := range w.nodes {
 		h.daemon = rig.New(t, h.ns, append([]string{
 			"--hostname-override", h.name, "--pod-network", "--cni-state", h.state, "--network-status-file", h.status,
-			"--cluster-cidr", "10.1.0.0/16,fd00:1::/48",
+			"--cluster-cidr", strings.Join(cluster, ","),
 		}, flags...)...)
 		for _, other := range w.nodes {
 			h.daemon.Write("node-"+other.name+".yaml", other.object())
 		}
-		h.daemon.Write("services.yaml", append([]string{rig.ServiceCIDR("kubernetes", netip.MustParsePrefix("10.96.0.0/16"))}, manifests...)...)
+		h.daemon.Write("services.yaml", append([]string{rig.ServiceCIDR("kubernetes", netip.MustParsePrefix(services[0]))}, manifests...)...)
 	}
 	return w
-}
-
-func (w *world) newHost(t *testing.T, name string, cidr, network, number int) *host {
-	t.Helper()
-	h := &host{
-		name: name, number: cidr, ns: newNS(t, name), pod: newNS(t, "pod-"+name),
-		addrs: addrs(fmt.Sprintf("172.16.%d.%d", network, number), fmt.Sprintf("fd00:16:%d::%d", network, number)),
-		state: filepath.Join(t.TempDir(), "state"), status: filepath.Join(t.TempDir(), "run", "network.json"),
-	}
-	link := "to-" + name
-	netns.Wire(t, h.ns, "eth0", w.router, link)
-	if network == 1 {
-		w.router.Run(t, "ip", "link", "set", link, "master", "br0")
-	} else {
-		w.router.Addr(t, link, "172.16.2.254/24", "fd00:16:2::fe/64")
-	}
-	h.ns.Addr(t, "eth0", h.addrs[0].String()+"/24", h.addrs[1].String()+"/64")
-	h.ns.Route(t, "default", fmt.Sprintf("172.16.%d.254", network))
-	h.ns.Route(t, "default", fmt.Sprintf("fd00:16:%d::fe", network))
-	h.wire(t)
-	return h
 }
 
 // wire has the plugin make a pod.
@@ -160,21 +139,25 @@ func (h *host) wire(t *testing.T) {
 	var result struct {
 		IPs []struct{ Address netip.Prefix }
 	}
-	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != 2 {
+	if err := json.Unmarshal(out, &result); err != nil || len(result.IPs) != len(h.Ranges) {
 		t.Fatalf("the plugin gave %s: %v", out, err)
 	}
 	for _, ip := range result.IPs {
 		h.pods = append(h.pods, ip.Address.Addr())
 		wired.Serve(t, h.pod, "pod-"+h.name, netip.AddrPortFrom(ip.Address.Addr(), sawPort))
-		echo(t, h.pod, netip.AddrPortFrom(ip.Address.Addr(), echoPort))
+		wired.Echo(t, h.pod, netip.AddrPortFrom(ip.Address.Addr(), echoPort))
 	}
 }
 
 // plugin runs the real plugin, which is told where the daemon writes its status.
 func (h *host) plugin(t *testing.T, verb string) (stdout []byte, err error) {
 	t.Helper()
+	var sets []string
+	for _, r := range h.Ranges {
+		sets = append(sets, fmt.Sprintf(`[{"subnet": %q}]`, r))
+	}
 	config := fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "pods", "type": "onerule", "dataDir": %q, "statusFile": %q,
-		"ipam": {"ranges": [[{"subnet": %q}], [{"subnet": %q}]]}}`, h.state, h.status, h.ranges()[0], h.ranges()[1])
+		"ipam": {"ranges": [%s]}}`, h.state, h.status, strings.Join(sets, ", "))
 	cmd := exec.Command(rig.Binary(t, "onerule", "onerule/plugin/onerule"))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID=pod-"+h.name, "CNI_NETNS="+h.pod.Path(), "CNI_IFNAME=eth0", "CNI_PATH=/nowhere")
 	cmd.Stdin = strings.NewReader(config)
@@ -218,101 +201,6 @@ func (h *host) awaitStatus(t *testing.T, want ...string) {
 			if c.Code != 51 || !strings.Contains(c.Message, want[i]) {
 				return fmt.Errorf("it holds %s, want %q", b, want)
 			}
-		}
-		return nil
-	})
-}
-
-// echo sends back what comes, by TCP and by UDP.
-func echo(t *testing.T, on *netns.NS, at netip.AddrPort) {
-	t.Helper()
-	var l net.Listener
-	var c net.PacketConn
-	err := on.Do(func() (err error) {
-		if l, err = net.Listen("tcp", at.String()); err != nil {
-			return err
-		}
-		c, err = net.ListenPacket("udp", at.String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = l.Close(), c.Close() })
-	go func() { // ends when l is closed
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { // ends with the connection
-				_, _ = io.Copy(conn, conn)
-				_ = conn.Close()
-			}()
-		}
-	}()
-	go func() { // ends when c is closed
-		buf := make([]byte, 1<<16)
-		for {
-			n, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo(buf[:n], from)
-		}
-	}()
-}
-
-// whole sends a UDP packet of so many bytes that may not be fragmented, and wants it back.
-func whole(from *netns.NS, to netip.Addr, size int) error {
-	headers, level, option, value := 28, unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO
-	if to.Is6() {
-		headers, level, option, value = 48, unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO
-	}
-	return from.Do(func() error {
-		conn, err := net.Dial("udp", netip.AddrPortFrom(to, echoPort).String())
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		raw, err := conn.(*net.UDPConn).SyscallConn()
-		if err != nil {
-			return err
-		}
-		ctlErr := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), level, option, value) })
-		if err := errors.Join(ctlErr, err, conn.SetDeadline(time.Now().Add(time.Second))); err != nil {
-			return err
-		}
-		sent, got := bytes.Repeat([]byte{0xa5}, size-headers), make([]byte, size)
-		if _, err := conn.Write(sent); err != nil {
-			return err
-		}
-		n, err := conn.Read(got)
-		if err == nil && !bytes.Equal(got[:n], sent) {
-			err = fmt.Errorf("%d bytes came back of %d", n, len(sent))
-		}
-		return err
-	})
-}
-
-// transfer sends much by TCP, and wants all of it back.
-func transfer(from *netns.NS, to netip.Addr) error {
-	const amount = 300_000
-	return from.Do(func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(to, echoPort).String(), patience)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		wrote := make(chan error, 1)
-		go func() { // ends with the connection
-			_, err := conn.Write(make([]byte, amount))
-			wrote <- errors.Join(err, conn.(*net.TCPConn).CloseWrite())
-		}()
-		n, err := io.Copy(io.Discard, conn)
-		if err := errors.Join(err, <-wrote); err != nil || n != amount {
-			return fmt.Errorf("%d bytes came back of %d: %w", n, amount, err)
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"strings"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -16,9 +17,6 @@ import (
 	"onerule/daemon/oneruled/cli"
 	"onerule/nft"
 )
-
-// seeHelp ends what is said of a command line that is wrong.
-const seeHelp = "(oneruled --help lists the flags)"
 
 // helpWidth is how long the lines of the help are at most.
 const helpWidth = 100
@@ -69,18 +67,20 @@ file of kube-proxy work as they are.`,
 		Args:          noArguments,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		// How many letters may be wrong in a command that is not there.
+		SuggestionsMinimumDistance: 2,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runAsked(cmd, flags, socket, version, does)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
+		return fmt.Errorf("%w %s", err, seeHelp(cmd))
 	})
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd, flags) })
 	flags.Register(cmd.Flags())
 	socketFlag(cmd.PersistentFlags(), &socket)
 	addCommands(cmd, &socket, does.preview, version)
-	cmd.AddCommand(installCommand(), uninstallCommand(&socket))
+	cmd.AddCommand(installCommand(), uninstallCommand(&socket), completionCommand())
 	return cmd
 }
 
@@ -93,7 +93,7 @@ func help(to io.Writer, cmd *cobra.Command, flags *config.Flags) {
 	fmt.Fprint(to, "Commands, most of which ask the daemon that runs on this node (oneruled COMMAND --help shows more):\n")
 	for _, c := range cmd.Commands() {
 		if !c.Hidden && c.Name() != "help" {
-			fmt.Fprintf(to, "  %-10s %s\n", c.Name(), c.Short)
+			fmt.Fprintf(to, "  %-11s %s\n", c.Name(), c.Short)
 		}
 	}
 	fmt.Fprintf(to, "\n%s\nCommands and the daemon:\n%s", flags.Usage(helpWidth), cmd.PersistentFlags().FlagUsagesWrapped(helpWidth))
@@ -101,13 +101,33 @@ func help(to io.Writer, cmd *cobra.Command, flags *config.Flags) {
 
 // noArguments refuses arguments: what is asked for is said by flags. Empty ones are
 // what shell scripts leave of unset variables.
-func noArguments(_ *cobra.Command, args []string) error {
+func noArguments(cmd *cobra.Command, args []string) error {
 	for _, arg := range args {
-		if arg != "" {
-			return fmt.Errorf("unexpected argument %q %s", arg, seeHelp)
+		if arg == "" {
+			continue
 		}
+		if like := meant(cmd, arg); like != "" {
+			return fmt.Errorf("there is no command %q: did you mean oneruled %s? (oneruled --help lists the commands)", arg, like)
+		}
+		return fmt.Errorf("unexpected argument %q %s", arg, seeHelp(cmd))
 	}
 	return nil
+}
+
+// meant gives the command that somebody may have meant, "" if none is like it.
+func meant(cmd *cobra.Command, word string) string {
+	switch {
+	case cmd.HasParent():
+		return ""
+	case word == "preflight":
+		return "install --preflight"
+	}
+	return strings.Join(cmd.SuggestionsFor(word), ", or oneruled ")
+}
+
+// seeHelp ends what is said of a command line that is wrong.
+func seeHelp(cmd *cobra.Command) string {
+	return fmt.Sprintf("(%s --help lists the flags)", cmd.CommandPath())
 }
 
 // runAsked does what the flags ask for.

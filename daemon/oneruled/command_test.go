@@ -64,18 +64,22 @@ func TestWhatIsAskedForIsDone(t *testing.T) {
 		stdout, stderr string
 		ok             bool
 	}{
-		"serving":             {nil, []string{"--hostname-override=N"}, "started n v9\n", "", true},
-		"initializing":        {nil, []string{"--init-only", "--hostname-override=n"}, "initialized n v9\n", "", true},
-		"cleaning":            {nil, []string{"--cleanup", "--init-only", "--hostname-override=n"}, "cleaned n v9\n", "oneruled: --cleanup: a table stays\n", false},
-		"cleaning without":    {[]string{"ONERULED_TEST_CLEAN=none"}, []string{"--cleanup"}, "", "oneruled: --cleanup: it is not built in\n", false},
-		"version":             {nil, []string{"--version", "--oom-score-adj=5000"}, "oneruled version v9\n", "", true},
-		"no version":          {nil, []string{"--version=old"}, "", "oneruled: --version: \"old\" is neither true, false nor raw\n", false},
-		"an argument":         {nil, []string{"", "start"}, "", "oneruled: unexpected argument \"start\" (oneruled --help lists the flags)\n", false},
-		"an empty argument":   {nil, []string{"--hostname-override=n", ""}, "started n v9\n", "", true},
-		"an unknown flag":     {nil, []string{"--manifest=x"}, "", "oneruled: unknown flag: --manifest (oneruled --help lists the flags)\n", false},
-		"a number as text":    {nil, []string{"--conntrack-min=many"}, "", "oneruled: invalid argument \"many\" for \"--conntrack-min\" flag: strconv.ParseInt: parsing \"many\": invalid syntax (oneruled --help lists the flags)\n", false},
-		"a wrong value":       {nil, []string{"--oom-score-adj=5000"}, "", "oneruled: --oom-score-adj: 5000 is not within -1000 to 1000\n", false},
-		"a file that is none": {nil, []string{"--config", bad}, "", "oneruled: read config file: open " + bad + ": no such file or directory\n", false},
+		"serving":              {nil, []string{"--hostname-override=N"}, "started n v9\n", "", true},
+		"initializing":         {nil, []string{"--init-only", "--hostname-override=n"}, "initialized n v9\n", "", true},
+		"cleaning":             {nil, []string{"--cleanup", "--init-only", "--hostname-override=n"}, "cleaned n v9\n", "oneruled: --cleanup: a table stays\n", false},
+		"cleaning without":     {[]string{"ONERULED_TEST_CLEAN=none"}, []string{"--cleanup"}, "", "oneruled: --cleanup: it is not built in\n", false},
+		"version":              {nil, []string{"--version", "--oom-score-adj=5000"}, "oneruled version v9\n", "", true},
+		"no version":           {nil, []string{"--version=old"}, "", "oneruled: --version: \"old\" is neither true, false nor raw\n", false},
+		"an argument":          {nil, []string{"", "start"}, "", "oneruled: unexpected argument \"start\" (oneruled --help lists the flags)\n", false},
+		"a mistyped command":   {nil, []string{"statsu"}, "", "oneruled: there is no command \"statsu\": did you mean oneruled status? (oneruled --help lists the commands)\n", false},
+		"a check of the node":  {nil, []string{"preflight"}, "", "oneruled: there is no command \"preflight\": did you mean oneruled install --preflight? (oneruled --help lists the commands)\n", false},
+		"a wrong metric":       {nil, []string{"--endpoint-metrics=all"}, "", "oneruled: --endpoint-metrics: \"all\" is neither off, service nor endpoint\n", false},
+		"an argument too many": {nil, []string{"install", "it"}, "", "oneruled: unexpected argument \"it\" (oneruled install --help lists the flags)\n", false},
+		"an empty argument":    {nil, []string{"--hostname-override=n", ""}, "started n v9\n", "", true},
+		"an unknown flag":      {nil, []string{"--manifest=x"}, "", "oneruled: unknown flag: --manifest (oneruled --help lists the flags)\n", false},
+		"a number as text":     {nil, []string{"--conntrack-min=many"}, "", "oneruled: invalid argument \"many\" for \"--conntrack-min\" flag: strconv.ParseInt: parsing \"many\": invalid syntax (oneruled --help lists the flags)\n", false},
+		"a wrong value":        {nil, []string{"--oom-score-adj=5000"}, "", "oneruled: --oom-score-adj: 5000 is not within -1000 to 1000\n", false},
+		"a file that is none":  {nil, []string{"--config", bad}, "", "oneruled: read config file: open " + bad + ": no such file or directory\n", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stdout, stderr, ok := oneruled(t, c.env, c.args...)

@@ -26,8 +26,11 @@ type tuning struct {
 	said    string // of what is not as wanted
 }
 
-func newTuning(log logr.Logger) *tuning {
-	return &tuning{roots: sysctl.Host(), log: log, retry: tuneRetry, changes: make(chan config.Conntrack)}
+// newTuning makes one that writes below a folder, which is like /proc/sys.
+func newTuning(dir string, log logr.Logger) *tuning {
+	roots := sysctl.Host()
+	roots.Proc = dir
+	return &tuning{roots: roots, log: log, retry: tuneRetry, changes: make(chan config.Conntrack)}
 }
 
 // run brings settings in, and those that come later, until ctx ends.

@@ -29,8 +29,8 @@ func (r *record) tuning(dir string) *tuning {
 		defer r.mu.Unlock()
 		r.lines = append(r.lines, line)
 	}, funcr.Options{})
-	t := newTuning(log)
-	t.roots = sysctl.Roots{Proc: filepath.Join(dir, "proc"), Sys: filepath.Join(dir, "sys")}
+	t := newTuning(filepath.Join(dir, "proc"), log)
+	t.roots.Sys = filepath.Join(dir, "sys")
 	t.retry = 5 * time.Millisecond
 	return t
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -15,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"onerule/daemon/inspect"
 	"onerule/daemon/network"
 	"onerule/daemon/oneruled/cli"
 	"onerule/install"
@@ -38,6 +36,8 @@ type installation struct {
 	exclusive  bool
 	wait       time.Duration
 	preflight  bool
+	dryRun     bool
+	sysctlDir  string
 	output     string
 }
 
@@ -46,7 +46,7 @@ func placesFlags(fs *pflag.FlagSet, p *install.Places) {
 	fs.StringVar(&p.Binaries, "cni-bin-dir", p.Binaries, "`folder` where the container runtime looks for CNI plugins")
 	fs.StringVar(&p.Lists, "cni-conf-dir", p.Lists, "`folder` where the container runtime looks for lists of CNI plugins")
 	fs.StringVar(&p.State, "cni-state", p.State, "`folder` of the CNI plugin's state")
-	fs.StringVar(&p.NetworkManager, "network-manager-dir", p.NetworkManager, "`folder` where NetworkManager is told to leave links of pods alone, if it is there")
+	fs.StringVar(&p.Etc, "etc-dir", p.Etc, "`folder` below which NetworkManager and systemd-networkd are told to leave links of pods alone, where they are; empty: they are not told")
 }
 
 func installCommand() *cobra.Command {
@@ -59,24 +59,30 @@ over one that runs. With --pod-cidrs it then publishes the list of plugins, as s
 daemon on this node says that pods can be served. A daemon with --pod-network --install-cni
 does all of this by itself, and keeps it so.
 
-With --preflight it changes nothing, and says what this node has and lacks.`,
+With --preflight it changes nothing, and says what this node has and lacks. With --dry-run
+it changes nothing, and says what it would write.`,
 		Example: `  oneruled install --preflight
   oneruled install --preflight -o json
+  oneruled install --dry-run
   oneruled install
   oneruled install --pod-cidrs 10.244.1.0/24,fd00:244:0:1::/112`,
+		Annotations: cli.Codes("it is done, or the node lacks nothing without which nothing works",
+			"it is done, and a list of another plugin is taken before ours; or the node lacks something"),
 		Args: noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error { return i.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&i.preflight, "preflight", false, "only look; exit code 2 if something is lacking without which nothing works")
-	fs.StringVarP(&i.output, "output", "o", "text", "`format` of what --preflight says: text, or json for programs")
+	fs.BoolVar(&i.dryRun, "dry-run", false, "only say what would be written")
+	outputFlag(fs, &i.output)
 	placesFlags(fs, &i.places)
 	fs.StringVar(&i.plugin, "cni-plugin", "", "`file` of the CNI plugin to place; empty: onerule beside this program")
 	fs.StringSliceVar(&i.podCIDRs, "pod-cidrs", nil, "`ranges` of this node's pods; without them no list of plugins is published")
 	fs.IntVar(&i.mtu, "cni-mtu", 0, "`MTU` of pods; 0: that of the way out")
 	fs.StringVar(&i.statusFile, "network-status-file", "/run/onerule/network.json", "`file` in which the daemon says whether pods can be served")
 	fs.DurationVar(&i.wait, "wait", time.Minute, "how `long` to wait until they can")
+	fs.StringVar(&i.sysctlDir, "sysctl-dir", "/proc/sys", "`folder` below which the daemon writes settings of the kernel, for --preflight")
 	fs.BoolVar(&i.exclusive, "cni-exclusive", false, "set lists of other CNI plugins aside, until oneruled uninstall brings them back")
 	return cmd
 }
@@ -89,17 +95,31 @@ func (i *installation) run(ctx context.Context, w io.Writer) error {
 		}
 		i.plugin = filepath.Join(filepath.Dir(self), install.BinaryName)
 	}
-	if i.output != "text" && i.output != "json" {
-		return fmt.Errorf("-o: %q is neither text nor json", i.output)
+	asJSON, err := isJSON(i.output)
+	if err != nil {
+		return err
 	}
 	ranges, err := parseRanges(i.podCIDRs)
 	if err != nil {
 		return err
 	}
 	if i.preflight {
-		return i.look(ctx, w)
+		return i.look(ctx, w, asJSON)
 	}
-	return i.install(ctx, w, ranges)
+	i.places.Dry = i.dryRun
+	done := installed{w: w, json: asJSON, DryRun: i.dryRun, Files: []placed{}, Others: []install.Other{}, SetAside: []string{}}
+	return errors.Join(i.install(ctx, &done, ranges), done.end())
+}
+
+func outputFlag(fs *pflag.FlagSet, output *string) {
+	fs.StringVarP(output, "output", "o", "text", "`format`: text, or json for programs")
+}
+
+func isJSON(output string) (bool, error) {
+	if output != "text" && output != "json" {
+		return false, fmt.Errorf("--output: %q is neither text nor json", output)
+	}
+	return output == "json", nil
 }
 
 func parseRanges(texts []string) ([]netip.Prefix, error) {
@@ -115,64 +135,67 @@ func parseRanges(texts []string) ([]netip.Prefix, error) {
 }
 
 // install goes in the order that lets runtimes call nothing which is not there.
-func (i *installation) install(ctx context.Context, w io.Writer, ranges []netip.Prefix) error {
+func (i *installation) install(ctx context.Context, done *installed, ranges []netip.Prefix) error {
 	changed, err := i.places.PlaceBinary(ctx, i.plugin)
 	if err != nil {
 		return err
 	}
-	said(w, i.places.Binary(), changed)
-	if _, err := i.places.PlaceUnmanaged(); err != nil {
+	done.file(i.places.Binary(), changed)
+	told, err := i.places.PlaceUnmanaged()
+	if err != nil {
 		return err
 	}
+	for _, path := range told {
+		done.file(path, true)
+	}
 	if len(ranges) == 0 {
-		fmt.Fprintln(w, "no list of plugins is published: the daemon does that with --install-cni, or give --pod-cidrs")
+		done.unpublished("the daemon does that with --install-cni, or give --pod-cidrs")
 		return nil
 	}
-	if err := i.await(ctx); err != nil {
+	if err := i.ready(ctx, done); err != nil {
 		return fmt.Errorf("no list of plugins is published: %w", err)
 	}
+	return i.publish(done, ranges)
+}
+
+// ready waits until pods can be served. Who only asks what would be written is told that
+// they can't.
+func (i *installation) ready(ctx context.Context, done *installed) error {
+	if !i.dryRun {
+		return i.await(ctx)
+	}
+	if err := served(i.statusFile, time.Now()); err != nil {
+		done.note(fmt.Sprintf("it would wait for %s at most, since %v", i.wait, err))
+	}
+	return nil
+}
+
+func (i *installation) publish(done *installed, ranges []netip.Prefix) error {
 	adopt, err := i.places.Adoptable(ranges)
 	if err != nil {
 		return err
 	}
-	changed, err = i.places.Publish(install.List{Ranges: ranges, MTU: i.mtu, DataDir: i.places.State, StatusFile: i.statusFile, Adopt: adopt})
+	changed, err := i.places.Publish(install.List{Ranges: ranges, MTU: i.mtu, DataDir: i.places.State, StatusFile: i.statusFile, Adopt: adopt})
 	if err != nil {
 		return err
 	}
-	said(w, i.places.List(), changed)
-	if adopt != "" {
-		fmt.Fprintf(w, "reservations of host-local are taken over from %s\n", adopt)
-	}
-	return i.others(w)
-}
-
-func said(w io.Writer, path string, changed bool) {
-	if changed {
-		fmt.Fprintf(w, "%s written\n", path)
-		return
-	}
-	fmt.Fprintf(w, "%s is as it should be\n", path)
+	done.file(i.places.List(), changed)
+	done.adopted(adopt)
+	return i.others(done)
 }
 
 // others sets lists of others aside, or says what they do.
-func (i *installation) others(w io.Writer) error {
+func (i *installation) others(done *installed) error {
 	if i.exclusive {
-		done, err := i.places.SetAside()
-		for _, name := range done {
-			fmt.Fprintf(w, "%s set aside\n", name)
-		}
+		names, err := i.places.SetAside()
+		done.aside(names)
 		return err
 	}
 	list, err := i.places.Others()
 	if err != nil {
 		return err
 	}
-	shadowed := false
-	for _, o := range list {
-		fmt.Fprintln(w, o)
-		shadowed = shadowed || o.First
-	}
-	if shadowed {
+	if done.others(list) {
 		return cli.SomethingFound()
 	}
 	return nil
@@ -218,47 +241,4 @@ func served(statusFile string, now time.Time) error {
 		errs = append(errs, errors.New(c.Message))
 	}
 	return errors.Join(errs...)
-}
-
-func uninstallCommand(socket *string) *cobra.Command {
-	var p install.Places
-	cmd := &cobra.Command{
-		Use:   "uninstall [flags]",
-		Short: "take the CNI plugin off this node: its list, our rules and routes, and itself",
-		Long: `uninstall removes the list of plugins first, so that no pod begins with ours any more, and
-brings back lists of others that were set aside. As long as pods are attached the rest
-stays, since they need it, also to end: run it again when they are gone (exit code 2). Then
-it removes our tables and the routes between nodes, and the plugin last. The state of the
-plugin stays. Stop the daemon first: it would put everything back.`,
-		Example: `  oneruled uninstall`,
-		Args:    noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return uninstall(cmd.Context(), cmd.OutOrStdout(), p, *socket)
-		},
-	}
-	placesFlags(cmd.Flags(), &p)
-	return cmd
-}
-
-func uninstall(ctx context.Context, w io.Writer, p install.Places, socket string) error {
-	if socket == autoSocket {
-		socket = inspect.DefaultSocket
-	}
-	var d net.Dialer
-	if c, err := d.DialContext(ctx, "unix", socket); err == nil {
-		return errors.Join(fmt.Errorf("the daemon runs, it answers at %s: stop it first, since it would put everything back", socket), c.Close())
-	}
-	r, err := p.Uninstall(removeOurs)
-	for _, name := range r.Restored {
-		fmt.Fprintf(w, "%s is back\n", name)
-	}
-	if err != nil {
-		return err
-	}
-	if r.Attached > 0 {
-		fmt.Fprintf(w, "the list of plugins is gone; %d interfaces of pods are attached, so the rest stays: run it again when they are gone\n", r.Attached)
-		return cli.SomethingFound()
-	}
-	fmt.Fprintln(w, "the list of plugins, our tables and routes, and the plugin are gone")
-	return nil
 }

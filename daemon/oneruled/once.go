@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"onerule/bpf"
 	"onerule/daemon/fabric"
 	"onerule/nft"
 	"onerule/nft/guard"
@@ -24,7 +25,7 @@ func initialize(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	newTuning(j.log).apply(j.Conntrack)
+	newTuning(j.SysctlDir, j.log).apply(j.Conntrack)
 	if !found.Fib {
 		j.log.Info(withoutFib)
 	}
@@ -32,10 +33,10 @@ func initialize(ctx context.Context, j job) error {
 	return nil
 }
 
-// cleanup removes our tables, the routes between nodes, and what a kube-proxy has left.
-// What is not there is no error.
+// cleanup removes our tables, the routes between nodes, the counters, and what a kube-proxy
+// has left. What is not there is no error.
 func cleanup(ctx context.Context, j job) error {
-	errs := []error{removeOurs()}
+	errs := []error{removeOurs(j.pins())}
 	found, err := takeover.Find(ctx)
 	errs = append(errs, err)
 	if !found.Empty() {
@@ -45,13 +46,14 @@ func cleanup(ctx context.Context, j job) error {
 	return errors.Join(errs...)
 }
 
-// removeOurs removes our tables and the routes between nodes.
-func removeOurs() error {
+// removeOurs removes our tables, the routes between nodes and the counters pinned in a
+// directory.
+func removeOurs(pins string) error {
 	var errs []error
 	for _, family := range []nft.Family{nft.IPv4, nft.IPv6} {
 		errs = append(errs, nft.DeleteTable(family), removeGuard(family))
 	}
-	return errors.Join(append(errs, hostport.Remove(), fabric.Remove())...)
+	return errors.Join(append(errs, hostport.Remove(), fabric.Remove(), bpf.Remove(pins))...)
 }
 
 func removeGuard(family nft.Family) error {

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
 
 	"onerule/bpf"
 	"onerule/daemon/oneruled/cli"
@@ -17,11 +19,11 @@ import (
 )
 
 // look says what this node has and lacks.
-func (i *installation) look(ctx context.Context, w io.Writer) error {
-	m := install.Machine{Proc: "/proc", Places: i.places, Plugin: i.plugin, Now: time.Now, Synchronized: install.KernelSynchronized}
+func (i *installation) look(ctx context.Context, w io.Writer, asJSON bool) error {
+	m := install.Machine{Proc: "/proc", Sysctls: i.sysctlDir, Places: i.places, Plugin: i.plugin, Now: time.Now, Synchronized: install.KernelSynchronized}
 	r := slices.Concat(rules(ctx), m.Look(ctx))
 	show := r.WriteText
-	if i.output == "json" {
+	if asJSON {
 		show = r.WriteJSON
 	}
 	if err := show(w); err != nil {
@@ -37,9 +39,12 @@ func (i *installation) look(ctx context.Context, w io.Writer) error {
 func rules(ctx context.Context) install.Report {
 	r := nftables(ctx)
 	c, err := bpf.Open(bpf.Options{Size: 1, Log: logr.Discard()})
-	if err != nil {
-		r = append(r, install.Check{Name: "BPF", Verdict: install.Warn, Found: err.Error(), Remedy: "none is needed: connections of endpoints are not counted then"})
-	} else {
+	switch {
+	case errors.Is(err, unix.EBUSY): // two programs can't be at one place
+		r = append(r, install.Check{Name: "BPF", Verdict: install.OK, Found: "connections are counted already"})
+	case err != nil:
+		r = append(r, install.Check{Name: "BPF", Verdict: install.Warn, Found: err.Error(), Remedy: "nothing has to be done: connections of endpoints are not counted then"})
+	default:
 		r = append(r, install.Check{Name: "BPF", Verdict: install.OK, Found: "connections can be counted, by " + c.Mode()})
 		_ = c.Close() // it was only to see whether it can be
 	}

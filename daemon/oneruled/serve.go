@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,16 @@ type server struct {
 	// for the first time.
 	failed func(error)
 	retry  time.Duration // 0: bindRetry
+	// turn is closed once no other daemon writes the tables. Until then, and for a moment
+	// afterwards, an address that is taken is no news: it is that daemon's. nil: it is closed.
+	turn <-chan struct{}
 }
+
+// A predecessor that ends lets its lock and its addresses go one after the other.
+const (
+	afterTurn = 50 * time.Millisecond
+	turnTries = 20
+)
 
 // follow answers at the first endpoint, then at each that comes, until ctx ends or an
 // address that must be had can't be had. An endpoint whose address stays is changed
@@ -64,12 +74,9 @@ func (s server) serve(ctx context.Context, at endpoint) error {
 		<-ctx.Done()
 		return nil
 	}
-	retry := s.retry
-	if retry == 0 {
-		retry = bindRetry
-	}
+	retry := cmp.Or(s.retry, bindRetry)
 	for first := true; ; first = false {
-		err := answer(ctx, at)
+		err := s.answerInTurn(ctx, at, retry)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -85,6 +92,36 @@ func (s server) serve(ctx context.Context, at endpoint) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(retry):
+		}
+	}
+}
+
+// answerInTurn answers, and tries an address that is taken again while that is the other
+// daemon's, which writes the tables.
+func (s server) answerInTurn(ctx context.Context, at endpoint, retry time.Duration) error {
+	waited := false
+	for tries := turnTries; ; {
+		err := answer(ctx, at)
+		if s.turn == nil || ctx.Err() != nil {
+			return err
+		}
+		turn, wait := s.turn, retry
+		select {
+		case <-s.turn:
+			if !waited || tries == 0 {
+				return err
+			}
+			turn, wait, tries = nil, afterTurn, tries-1
+		default:
+			if !waited {
+				s.log.V(1).Info("the other oneruled has the address", "server", s.name, "address", at.address)
+			}
+			waited = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-turn:
+		case <-time.After(wait):
 		}
 	}
 }

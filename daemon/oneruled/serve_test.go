@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 )
 
 // patience is how long a test waits for what is to happen.
@@ -116,6 +117,48 @@ func TestServerTriesAnAddressThatIsTakenAgain(t *testing.T) {
 	get(t, taken.Addr().String(), "here")
 	if err := end(); err != nil || len(failed) > 0 {
 		t.Errorf("got error %v and %d more failures, want none", err, len(failed))
+	}
+}
+
+// While another daemon writes the tables, its addresses are no reason to end, and no news.
+func TestServerTakesAnAddressOverWhenItIsItsTurn(t *testing.T) {
+	taken := take(t, "127.0.0.1:0")
+	address, turn, waits := taken.Addr().String(), make(chan struct{}), make(chan string, 100)
+	failed := make(chan error, 100)
+	log := funcr.New(func(_, line string) { waits <- line }, funcr.Options{Verbosity: 1})
+	s := server{name: "healthz", log: log, failed: func(err error) { failed <- err }, turn: turn}
+	_, end := running(t, s, endpoint{address: address, handler: says("here"), hardFail: true})
+	select {
+	case <-waits:
+	case <-time.After(patience):
+		t.Fatal("nothing says that it waits")
+	}
+	close(turn)
+	_ = taken.Close()
+	get(t, address, "here")
+	if err := end(); err != nil || len(failed) > 0 {
+		t.Errorf("got error %v and %d failures, want none", err, len(failed))
+	}
+}
+
+func TestServerThatHasItsTurnTellsOfAnAddressThatIsTaken(t *testing.T) {
+	for name, waits := range map[string]bool{"at once": false, "after it waited": true} {
+		t.Run(name, func(t *testing.T) {
+			taken := take(t, "127.0.0.1:0")
+			defer taken.Close()
+			turn, told := make(chan struct{}), false
+			log := logr.Discard()
+			if waits {
+				log = funcr.New(func(_, line string) { close(turn) }, funcr.Options{Verbosity: 1})
+			} else {
+				close(turn)
+			}
+			s := server{name: "metrics", log: log, failed: func(error) { told = true }, turn: turn, retry: time.Hour}
+			err := s.follow(t.Context(), endpoint{address: taken.Addr().String(), hardFail: true}, nil)
+			if err == nil || !told {
+				t.Errorf("got %v, told %t, want an error that is told", err, told)
+			}
+		})
 	}
 }
 

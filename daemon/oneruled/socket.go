@@ -76,6 +76,9 @@ func diffCommand(o cli.Options, preview func(context.Context, job) (inspect.Diff
 		}
 		shown := *f // the help of the daemon has the others
 		shown.Hidden = f.Name != "manifests"
+		if !shown.Hidden {
+			shown.Usage = "`directory` of YAML and JSON files that the daemon would read: it need not run, and its flags can be given, too"
+		}
 		cmd.Flags().AddFlag(&shown)
 	})
 	return cmd

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/component-base/logs"
 
 	"onerule/bpf"
@@ -41,16 +43,22 @@ func start(ctx context.Context, j job) error {
 		from.lastWords(ctx, err)
 		return err
 	}
+	if j.Manifests != "" { // before anything is changed on this machine
+		if _, err := os.ReadDir(j.Manifests); err != nil {
+			return fmt.Errorf("--manifests: %w", err)
+		}
+	}
 	if err := config.SetOOMScore(oomScoreFile, j.OOMScoreAdj); err != nil {
 		j.log.Info("the kernel may end this process early when memory is short", "err", err)
 	}
 	from.events.Normal(from.events.Node(), "Starting", action, "oneruled begins to serve")
-	s, tuned := j.servers(d, from), newTuning(j.log)
+	s, tuned := j.servers(d, from), newTuning(j.SysctlDir, j.log)
 	return together(ctx,
 		d.Run,
 		func(ctx context.Context) error { return from.feed(ctx, d) },
 		func(during context.Context) error { return from.tell(ctx, during) },
 		func(ctx context.Context) error { return from.connected(ctx, d) },
+		from.reach.tell,
 		func(ctx context.Context) error { return source.HostAddrs{Log: j.log}.Run(ctx, d.HostAddrs) },
 		func(ctx context.Context) error { return s.run(ctx, j.Settings) },
 		func(ctx context.Context) error { return j.serveQuestions(ctx, d) },
@@ -75,10 +83,8 @@ func (j *job) prepare(ctx context.Context, from origin) (*daemon.Daemon, error) 
 	if err != nil {
 		return nil, err
 	}
-	hits, uncounted := j.hits(families)
 	d, err := daemon.New(daemon.Config{
-		Hits:       hits,
-		Uncounted:  uncounted,
+		Count:      func() (*bpf.Counters, error) { return j.hits(families) },
 		Machine:    found,
 		Settings:   j.Settings,
 		Families:   families,
@@ -106,20 +112,35 @@ func (j *job) prepare(ctx context.Context, from origin) (*daemon.Daemon, error) 
 // hits begins to count the connections that endpoints are given; nil, and why, if that
 // can't be done or is not wanted.
 func (j *job) hits(families []nft.Family) (*bpf.Counters, error) {
-	o := bpf.Options{Dir: j.BPFDir, IPv6: slices.Contains(families, nft.IPv6), Log: j.log}
-	switch j.BPFDir {
-	case config.NoBPF:
+	if j.BPFDir == config.NoBPF {
 		return nil, nil
-	case config.AutoBPFDir:
-		o.Dir = bpf.HostDir()
 	}
+	o := bpf.Options{Dir: j.pins(), IPv6: slices.Contains(families, nft.IPv6), Log: j.log}
 	c, err := bpf.Open(o)
+	for tries := 10; errors.Is(err, unix.EBUSY) && tries > 0; tries-- { // of a daemon that is ending
+		time.Sleep(50 * time.Millisecond)
+		c, err = bpf.Open(o)
+	}
 	if err != nil {
 		j.log.Info("what endpoints are given is not counted", "err", err)
+		if log := bpf.VerifierLog(err); log != "" {
+			j.log.V(1).Info("the kernel has refused the programs that count", "verifier", log)
+		}
 		return nil, err
 	}
 	j.log.V(1).Info("what endpoints are given is counted", "mode", c.Mode(), "pinned", o.Dir)
 	return c, nil
+}
+
+// pins gives the directory that counters are pinned in, "" for none.
+func (j *job) pins() string {
+	switch j.BPFDir {
+	case config.NoBPF:
+		return ""
+	case config.AutoBPFDir:
+		return bpf.HostDir()
+	}
+	return j.BPFDir
 }
 
 // withoutFib says what it costs that the kernel cannot tell the node's own addresses.
@@ -157,6 +178,7 @@ func (j job) servers(d *daemon.Daemon, from origin) *servers {
 			SetVerbosity: logs.GlogSetter,
 		}.Handler()
 	})
+	s.healthz.turn, s.metrics.turn = d.Writes(), d.Writes()
 	s.healthz.failed = from.failed("FailedToStartProxierHealthcheck")
 	s.metrics.failed = from.failed("FailedToStartMetricServer")
 	return s
@@ -194,6 +216,7 @@ type origin struct {
 	feed   func(context.Context, source.Sink) error
 	events *source.Events
 	lost   func() time.Duration
+	reach  reach
 	// available tells the cluster that pods are connected, once that is so; nil: there is
 	// no cluster.
 	available func(context.Context, <-chan struct{}) error
@@ -272,6 +295,7 @@ func (j job) source() (origin, error) {
 	if j.Manifests != "" {
 		return origin{feed: source.Manifests{Dir: j.Manifests, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log}.Run}, nil
 	}
+	inPod := j.Client.Kubeconfig == "" && j.Client.Master == ""
 	client, err := source.Connect(source.Connection{
 		Kubeconfig:         j.Client.Kubeconfig,
 		Master:             j.Client.Master,
@@ -282,15 +306,24 @@ func (j job) source() (origin, error) {
 		UserAgent:          "oneruled/" + j.version,
 	})
 	if err != nil {
-		return origin{}, fmt.Errorf("neither --manifests nor a way to the API server: %w", err)
+		return origin{}, noServer(inPod, err)
 	}
 	contact := &source.Contact{}
 	return origin{
+		reach:     reach{byService: inPod && askedByService(os.Getenv), lost: contact.Lost, log: j.log},
 		feed:      source.API{Client: client, Node: j.Node, AllNodes: j.PodNetwork.On, Log: j.log, Contact: contact}.Run,
 		lost:      contact.Lost,
 		events:    source.NewEvents(client, j.Node, j.log),
 		available: source.Available{Client: client, Node: j.Node, Log: j.log}.Run,
 	}, nil
+}
+
+// noServer says why there is no way to the API server.
+func noServer(nothingGiven bool, err error) error {
+	if nothingGiven {
+		return fmt.Errorf("neither --manifests nor a way to the API server: %w", err)
+	}
+	return err
 }
 
 // together runs parts until the first one ends, and gives its error.

@@ -64,6 +64,9 @@ func (f Facts) Ports() []PortFacts {
 	return list
 }
 
+// Slices is how many EndpointSlices of the Service there are.
+func (f Facts) Slices() int { return len(f.parts) }
+
 func candidates(all map[netip.AddrPort]model.Endpoint) []Candidate {
 	var list []Candidate
 	for _, to := range slices.SortedFunc(maps.Keys(all), netip.AddrPort.Compare) {

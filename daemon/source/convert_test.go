@@ -83,12 +83,7 @@ func webModel(f func(*model.Service)) *model.Service {
 func TestServicesThatAreConverted(t *testing.T) {
 	v4, v6 := corev1.IPv4Protocol, corev1.IPv6Protocol
 	long := strings.Repeat("a", 63)
-	for _, c := range []struct {
-		name  string
-		in    func(*corev1.Service)
-		want  func(*model.Service)
-		notes []string
-	}{
+	convertAll(t, []conversion{
 		{name: "A1.1 an ordinary one"},
 		{name: "A1.2 one port number in three protocols", in: func(s *corev1.Service) {
 			s.Spec.Ports = []corev1.ServicePort{{Name: "t", Port: 80}, {Name: "u", Port: 80, Protocol: "UDP"}, {Name: "s", Port: 80, Protocol: "SCTP"}}
@@ -153,17 +148,7 @@ func TestServicesThatAreConverted(t *testing.T) {
 			want: func(m *model.Service) { m.Ports = nil }},
 		{name: "no creation time", in: func(s *corev1.Service) { s.CreationTimestamp = metav1.Time{} },
 			want: func(m *model.Service) { m.Created = 0 }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			got, notes := newConverter().service(webService(c.in))
-			if diff := cmp.Diff(webModel(c.want), got, compareAddresses()); diff != "" {
-				t.Errorf("model (-want +got):\n%s", diff)
-			}
-			if diff := cmp.Diff(c.notes, foundOf(notes)); diff != "" {
-				t.Errorf("notes (-want +got):\n%s", diff)
-			}
-		})
-	}
+	})
 }
 
 func TestADuplicatePortNamesTheOneThatIsKept(t *testing.T) {

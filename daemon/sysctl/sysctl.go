@@ -110,7 +110,17 @@ func (a *application) limit(s Settings) {
 		return
 	}
 	a.set(path, most, less)
-	a.set(filepath.Join(a.roots.Sys, "module/nf_conntrack/parameters/hashsize"), most/4, less)
+	a.set(a.hashTable(), most/4, less)
+}
+
+// hashTable gives the file of the hash table's size. A container sees /sys read-only, so the
+// setting of the network comes first.
+func (a *application) hashTable() string {
+	path := a.netfilter("nf_conntrack_buckets")
+	if _, err := os.Stat(path); err == nil && !machines(path) {
+		return path
+	}
+	return filepath.Join(a.roots.Sys, "module/nf_conntrack/parameters/hashsize")
 }
 
 // machines says whether a limit that all network namespaces share is read-only in this

@@ -20,6 +20,7 @@ import (
 const (
 	limit       = "proc/net/netfilter/nf_conntrack_max"
 	hashsize    = "sys/module/nf_conntrack/parameters/hashsize"
+	buckets     = "proc/net/netfilter/nf_conntrack_buckets"
 	online      = "sys/devices/system/cpu/online"
 	established = "proc/net/netfilter/nf_conntrack_tcp_timeout_established"
 	closeWait   = "proc/net/netfilter/nf_conntrack_tcp_timeout_close_wait"
@@ -80,6 +81,7 @@ func TestSettingsReachTheKernel(t *testing.T) {
 		{"A12.7: the limit is never lowered, nor the table", Settings{MaxPerCore: 10, Min: 20}, nil, nil},
 		{"A12.7: the table is raised where the limit need not be", Settings{MaxPerCore: 65536}, values{hashsize: "100"}, values{hashsize: "65536"}},
 		{"A12.7: the limit is left, also the least", Settings{MaxPerCore: 0, Min: 1 << 20}, nil, nil},
+		{"A12.7: the table of a container, which sees /sys read-only", Settings{MaxPerCore: 32768}, values{buckets: "100"}, values{buckets: "32768"}},
 		{"A12.7: the least", Settings{MaxPerCore: 1, Min: 400000}, nil, values{limit: "400000", hashsize: "100000"}},
 		{"A12.7: many CPUs", Settings{MaxPerCore: 32768}, values{online: "0-127"}, values{limit: "1048576", hashsize: "262144"}},
 		{"A12.8: CPUs with gaps", Settings{MaxPerCore: 100000}, values{online: "0-1,4,6-7"}, values{limit: "500000", hashsize: "125000"}},

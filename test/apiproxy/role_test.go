@@ -163,6 +163,17 @@ func (c *cluster) awaitRights(t *testing.T) {
 	})
 }
 
+// makeWay stops the usual daemon for the rest of the test.
+func (c *cluster) makeWay(t *testing.T) {
+	usual := c.d
+	usual.Stop()
+	t.Cleanup(func() {
+		c.d = usual
+		c.d.Run()
+		c.d.AwaitHealthy()
+	})
+}
+
 // With the role that we install the daemon does everything, and each right of it is one
 // that it uses: with servers that stream their lists, and with those that do not.
 func testRole(t *testing.T, c *cluster) {
@@ -171,13 +182,7 @@ func testRole(t *testing.T, c *cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	usual := c.d
-	usual.Stop()
-	t.Cleanup(func() {
-		c.d = usual
-		c.d.Run()
-		c.d.AwaitHealthy()
-	})
+	c.makeWay(t)
 	taken := c.takePort(t)
 	for _, streams := range []string{"true", "false"} {
 		t.Setenv("KUBE_FEATURE_WatchListClient", streams)
@@ -213,13 +218,7 @@ func testServiceAccount(t *testing.T, c *cluster) {
 			t.Fatal(err)
 		}
 	}
-	usual := c.d
-	usual.Stop()
-	t.Cleanup(func() {
-		c.d = usual
-		c.d.Run()
-		c.d.AwaitHealthy()
-	})
+	c.makeWay(t)
 	t.Setenv("ONERULE_BIN", inPod(t, files))
 	server := netip.AddrPortFrom(addr.IPv4().Outside(), 6443)
 	t.Setenv("KUBERNETES_SERVICE_HOST", server.Addr().String())

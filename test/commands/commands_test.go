@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -193,10 +194,15 @@ func (w *world) wrong(t *testing.T) {
 		"another format":               {[]string{"status", "-o", "yaml"}, "neither text nor json"},
 		"an order that there is not":   {[]string{"top", "--sort", "size"}, "neither rate, total nor name"},
 		"a daemon's flag without one":  {[]string{"diff", "--masquerade-all"}, "counts with --manifests only"},
+		"a file that is no socket":     {[]string{"status", "--socket", filepath.Join(w.d.Dir, "cidrs.yaml")}, "cidrs.yaml: it is no socket"},
 		"manifests that are not there": {[]string{"diff", "--manifests", "/nowhere"}, "no such file or directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := w.run(t, append(c.args, "--socket", w.socket)...)
+			args := c.args
+			if !slices.Contains(args, "--socket") {
+				args = append(args, "--socket", w.socket)
+			}
+			r := w.run(t, args...)
 			if r.code != 1 || r.out != "" || !strings.HasPrefix(r.errs, "oneruled: ") || !strings.Contains(r.errs, c.want) {
 				t.Errorf("exit code %d, %q and %q; want 1 and %q", r.code, r.out, r.errs, c.want)
 			}
@@ -213,7 +219,22 @@ func (w *world) degraded(t *testing.T) {
 		}
 		return nil
 	})
+	t.Run("services says why a port is left out", func(t *testing.T) { w.skipped(t) })
 	w.d.Remove("bad.yaml")
+}
+
+// skipped is about a Service whose only port can't be.
+func (w *world) skipped(t *testing.T) {
+	const why = "spec.ports[0].port: 99999 is not in 1..65535"
+	for _, args := range [][]string{{"services"}, {"services", "bad"}} {
+		if text := w.ask(t, 0, args...); !strings.Contains(text, "default/bad: "+why) {
+			t.Errorf("%v does not say %q:\n%s", args, why, text)
+		}
+	}
+	text := w.ask(t, 0, "services", "bad", "-o", "json")
+	if !strings.Contains(text, `"frontends": [],`) || !strings.Contains(text, `"ports": [],`) || !strings.Contains(text, why) {
+		t.Errorf("want empty lists, and %q:\n%s", why, text)
+	}
 }
 
 // killed sees that a daemon that is killed is told from one that never was, and that the
@@ -323,18 +344,32 @@ func inode(path string) uint64 {
 func TestHelpOfEachCommand(t *testing.T) {
 	w := &world{h: &hosts.Hosts{Node: netns.New(t, "node")}, bin: rig.Binary(t, "oneruled", "onerule/daemon/oneruled")}
 	root := w.run(t, "--help")
-	for _, name := range []string{"status", "top", "services", "explain", "diff"} {
+	for _, name := range []string{"status", "top", "services", "explain", "diff", "install", "uninstall", "completion"} {
 		if !strings.Contains(root.out, "\n  "+name+" ") {
 			t.Errorf("no %s in the help of oneruled:\n%s", name, root.out)
 		}
 		r := w.run(t, name, "--help")
-		for _, want := range []string{"Examples:\n  oneruled " + name, "-o, --output format", "--socket path", "Exit codes:\n  0  it was answered"} {
+		code := "it was answered"
+		switch name {
+		case "install":
+			code = "it is done, or the node lacks nothing without which nothing works\n  1  it is not"
+		case "uninstall":
+			code = "all is gone\n  1  it is not"
+		case "completion":
+			code = "it is written\n  1  it is not"
+		}
+		for _, want := range []string{"Examples:\n  ", "oneruled " + name, "--socket path", "Exit codes:\n  0  " + code} {
 			if r.code != 0 || !strings.Contains(r.out, want) {
 				t.Errorf("%s --help: exit code %d, and no %q in\n%s", name, r.code, want, r.out)
 			}
 		}
 	}
-	if r := w.run(t, "diff", "--help"); strings.Contains(r.out, "conntrack") || !strings.Contains(r.out, "--manifests directory") {
+	for _, name := range []string{"status", "top", "services", "explain", "diff", "install", "uninstall"} {
+		if r := w.run(t, name, "--help"); !strings.Contains(r.out, "-o, --output format") {
+			t.Errorf("%s has no -o:\n%s", name, r.out)
+		}
+	}
+	if r := w.run(t, "diff", "--help"); strings.Contains(r.out, "conntrack") || strings.Contains(r.out, "watched") || !strings.Contains(r.out, "--manifests directory") {
 		t.Errorf("of the daemon's flags, diff shows --manifests only:\n%s", r.out)
 	}
 }

@@ -85,6 +85,16 @@ func Open(name string) (*NS, error) {
 	return n, nil
 }
 
+// At gives a namespace that is there already by a file that stands for it, such as
+// /proc/PID/ns/net.
+func At(name, path string) (*NS, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %s: %w", name, err)
+	}
+	return &NS{name: name, file: f}, nil
+}
+
 // Name gives the name that New was called with.
 func (n *NS) Name() string { return n.name }
 

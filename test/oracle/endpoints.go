@@ -110,9 +110,6 @@ const (
 	HintsIgnored              // some are there, and do not count
 )
 
-// String gives it in a word.
-func (h Hints) String() string { return [...]string{"no", "zone", "node", "ignored"}[h] }
-
 // ReadHints says what hints would come to if these were the ready endpoints.
 func ReadHints(list []Endpoint, node *model.Node, cfg Config) Hints {
 	_, hints := hinted(list, node, cfg)

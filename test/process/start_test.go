@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,6 +62,32 @@ func TestA14_12InitOnlyDoesWhatNeedsPrivilege(t *testing.T) {
 			t.Errorf("the rules are %s", rules)
 		}
 	})
+}
+
+// In a container without the capability that it takes to run nft apart, an nft that dies is
+// named, and not what it was asked.
+func TestR4WithoutPrivilegeAnNftThatDiesIsNamed(t *testing.T) {
+	dir, nft := t.TempDir(), "nft"
+	path, err := exec.LookPath(nft)
+	if err == nil {
+		script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *-f*) ;; *) exec %s \"$@\";; esac\ncat >%s/script\n! grep -q chain %s/script || kill -SEGV $$\nexec %s \"$@\" <%s/script\n", path, dir, dir, path, dir)
+		err = os.WriteFile(filepath.Join(dir, nft), []byte(script), 0o700)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t)
+	d := w.daemon(t)
+	d.By(onlyNetAdmin()...)
+	d.Env("PATH=" + dir + ":" + os.Getenv("PATH"))
+	d.Run()
+	if code := d.Ended(); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	want := "oneruled: serve IPv4, the primary IP family: try nftables for IPv4: nft dies of tables of others, and to run it apart takes the capability SYS_ADMIN"
+	if last := d.LastLine(); !strings.HasPrefix(last, want) {
+		t.Errorf("the last line is %q, want %q", last, want)
+	}
 }
 
 // conntrack gives a setting of the node's.

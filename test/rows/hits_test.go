@@ -12,24 +12,24 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"onerule/daemon/model"
 	"onerule/test/addr"
+	"onerule/test/bpffs"
 	"onerule/test/hosts"
-	"onerule/test/netns"
 	"onerule/test/oracle"
 	"onerule/test/rig"
 )
 
 // What the kernel counts for endpoints, as the daemon tells it.
 func TestEndpointsCountTheirConnections(t *testing.T) {
-	c := counting{world: newWorld(t), dir: bpffs(t)}
-	flags := detectBoth("--endpoint-metrics", "endpoint", "--bpf-dir", c.dir)
+	c := counting{world: newWorld(t), dir: bpffs.New(t)}
+	flags := detectBoth("--endpoint-metrics", "endpoint", "--bpf-dir", c.dir, "--nodeport-addresses", "127.0.0.0/8,::1/128,0.0.0.0/0,::/0")
 	c.begin(t, flags...)
 	if got := c.d.Metric("onerule_bpf_enabled"); got != 1 {
 		t.Fatalf("onerule_bpf_enabled is %v: %s", got, c.d.Log())
 	}
+	mode := slices.Collect(maps.Keys(c.d.Series("onerule_bpf_enabled")))[0]
 	for _, p := range addr.Both() {
 		t.Run(familyOf(p)+", every frontend from everywhere", func(t *testing.T) { c.testEveryFrontend(t, p) })
 		t.Run(familyOf(p)+", endpoints that leave keep their Service's sum", func(t *testing.T) { c.testLeaving(t, p) })
@@ -40,13 +40,28 @@ func TestEndpointsCountTheirConnections(t *testing.T) {
 	}
 	t.Run("the longest names", c.testLongestNames)
 	for name, how := range map[string]struct {
-		flags, by []string
-		said      string
+		flags, by  []string
+		said, mode string
 	}{
-		"switched off":      {flags: []string{"--bpf-dir", "off"}},
-		"without privilege": {by: []string{"setpriv", "--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-bpf,-perfmon,-sys_admin"}, said: "what endpoints are given is not counted"},
+		"switched off": {flags: []string{"--bpf-dir", "off"}},
+		"without privilege": {
+			by:   []string{"setpriv", "--bounding-set", "-bpf,-perfmon,-sys_admin", "--inh-caps", "-bpf,-perfmon,-sys_admin"},
+			said: `"what endpoints are given is not counted" err="operation not permitted without CAP_BPF, CAP_PERFMON"`,
+		},
+		"refused by the verifier, whose log is told": { // programs of another type are not even looked at
+			flags: []string{"-v=1"},
+			by:    []string{"setpriv", "--bounding-set", "-perfmon,-sys_admin", "--inh-caps", "-perfmon,-sys_admin"},
+			said:  "access is allowed only to CAP_PERFMON", mode: "netfilter",
+		},
+		"without BTF": {
+			by:   []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs none /sys/kernel/btf && exec "$0" "$@"`},
+			said: `"what endpoints are given is not counted" err="the kernel has no BTF (/sys/kernel/btf/vmlinux)"`,
+		},
 	} {
 		t.Run(name+", everything else works", func(t *testing.T) {
+			if how.mode != "" && how.mode != mode {
+				t.Skipf("only where connections are counted by %s (Linux 6.4): this kernel counts by %s", how.mode, mode)
+			}
 			c.testNothingCounted(t, detectBoth(how.flags...), how.by, how.said)
 		})
 	}
@@ -56,22 +71,6 @@ func TestEndpointsCountTheirConnections(t *testing.T) {
 type counting struct {
 	*world
 	dir string // where it is pinned
-}
-
-// bpffs gives a directory of a BPF file system of its own.
-func bpffs(t *testing.T) string {
-	t.Helper()
-	netns.Privileged(t)
-	at := t.TempDir()
-	if err := unix.Mount("bpf", at, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(at, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return filepath.Join(at, "onerule")
 }
 
 // given is how many connections were made, by protocol and endpoint.
@@ -93,6 +92,16 @@ func (c counting) connects(t *testing.T, p addr.Plan, places ...place) given {
 		}
 	}
 	return made
+}
+
+// onLoopback visits the NodePort on a loopback address, which the daemon serves itself.
+func (c counting) onLoopback(t *testing.T, p addr.Plan, made given) {
+	t.Helper()
+	for _, client := range []oracle.Packet{onNode(), onLoopback(p)} {
+		for range 3 {
+			made.add(model.TCP, c.visit(t, client, localhost(p)).Endpoint)
+		}
+	}
 }
 
 func (c counting) everything(p addr.Plan) []place {
@@ -154,6 +163,9 @@ func (c counting) testEveryFrontend(t *testing.T, p addr.Plan) {
 		c.visit(t, client, at(here(p), model.TCP, 8080))
 	}
 	c.sumsTo(t, "after direct connections", made.sums())
+	c.onLoopback(t, p, made)
+	c.tells(t, "after connections to the NodePort on a loopback address", made)
+	c.sumsTo(t, "after connections to the NodePort on a loopback address", made.sums())
 }
 
 func (c counting) testLeaving(t *testing.T, p addr.Plan) {
@@ -184,6 +196,7 @@ func plus(a, b map[string]float64) map[string]float64 {
 func (c counting) testRestarted(t *testing.T, p addr.Plan) {
 	before := c.sums()
 	made := c.connects(t, p, clusterPlaces(p)...)
+	c.onLoopback(t, p, made)
 	c.d.Stop()
 	later := c.connects(t, p, outsidePlaces(p)...)
 	both := given(plus(made, later))
@@ -304,7 +317,7 @@ func (c counting) testNothingCounted(t *testing.T, flags, by []string, said stri
 		}
 	}
 	if said != "" && c.said(said) != 1 {
-		t.Errorf("that nothing is counted is said %d times, want once", c.said(said))
+		t.Errorf("%s is said %d times, want once: %s", said, c.said(said), c.d.Log())
 	}
 	each(t, func(t *testing.T, p addr.Plan) {
 		c.put(t, "web.yaml", outsideService(p, ""), webSlice(p, here(p)))

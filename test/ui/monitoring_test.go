@@ -3,6 +3,7 @@ package ui_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"regexp"
@@ -10,8 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	dto "github.com/prometheus/client_model/go"
 	"sigs.k8s.io/yaml"
 
+	"onerule/daemon/metrics"
+	"onerule/test/bpffs"
 	"onerule/test/netns"
 	"onerule/test/rig"
 )
@@ -32,7 +37,7 @@ func serving(t *testing.T) served {
 	ns.Run(t, "nft", "add table ip others; add chain ip others barrier { type filter hook forward priority 0; policy drop; }")
 	state := t.TempDir()
 	d := rig.New(t, ns, "--pod-network", "--cni-state", state, "--network-status-file", state+"/network.json",
-		"--cluster-cidr", "10.1.0.0/16", "--endpoint-metrics", "endpoint", "--bpf-dir", bpffs(t))
+		"--cluster-cidr", "10.1.0.0/16", "--endpoint-metrics", "endpoint", "--bpf-dir", bpffs.New(t))
 	d.Write("node.yaml", fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata: {name: %s}\nspec: {podCIDRs: [10.1.1.0/24]}\n"+
 		"status: {addresses: [{type: InternalIP, address: 172.16.1.1}]}\n", rig.NodeName))
 	broken := strings.Replace(rig.Service("broken", []netip.Addr{netip.MustParseAddr("10.96.0.2")}, "http/TCP/80"), "port: 80", "port: 80000", 1)
@@ -54,7 +59,32 @@ func serving(t *testing.T) served {
 		}
 		return nil
 	})
-	return servedBy(d.Metrics())
+	all := d.Metrics()
+	maps.Copy(all, neighbours(t))
+	return servedBy(all)
+}
+
+// neighbours gives what a daemon serves of the machine's neighbours besides, for which it has
+// to be in the machine's first network namespace.
+func neighbours(t *testing.T) map[string]*dto.MetricFamily {
+	t.Helper()
+	m := metrics.New(metrics.Config{
+		Families: []string{"IPv4"}, Log: logr.Discard(),
+		Network: func() metrics.Network {
+			return metrics.Network{Neighbours: map[string]metrics.NeighbourTable{"IPv4": {Entries: 1, Limit: 1024}}}
+		},
+	})
+	list, err := m.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]*dto.MetricFamily{}
+	for _, f := range list {
+		if strings.HasPrefix(f.GetName(), "onerule_neighbours") {
+			found[f.GetName()] = f
+		}
+	}
+	return found
 }
 
 func TestMonitoringNamesWhatTheDaemonServes(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 	"onerule/daemon/inspect/page"
 	"onerule/daemon/model"
 	"onerule/test/addr"
+	"onerule/test/bpffs"
 	"onerule/test/hosts"
 	"onerule/test/netns"
 	"onerule/test/oracle"
@@ -55,7 +56,7 @@ func counting(t *testing.T) (h *hosts.Hosts, d *rig.Daemon, socket string) {
 	socket = filepath.Join(dir, "sock")
 	p := addr.IPv4()
 	endpoints := []netip.Addr{p.Pod(1), p.Pod(2), p.Pod(3)}
-	d = rig.New(t, h.Node, "--cluster-cidr", p.ClusterCIDR.String(), "--endpoint-metrics", "endpoint", "--bpf-dir", bpffs(t), "--socket", socket)
+	d = rig.New(t, h.Node, "--cluster-cidr", p.ClusterCIDR.String(), "--endpoint-metrics", "endpoint", "--bpf-dir", bpffs.New(t), "--socket", socket)
 	for i, name := range []string{"even", "pinned"} {
 		service := rig.Service(name, []netip.Addr{p.VIP(i)}, "http/TCP/80")
 		if name == "pinned" {

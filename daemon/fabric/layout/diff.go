@@ -306,10 +306,6 @@ func (s State) applyDevice(c Change) State {
 	}
 	left := s.withoutDevice(State{})
 	left.Addresses, left.Entries, left.Neighbours = map[netip.Addr]bool{}, map[MAC]netip.Addr{}, map[netip.Addr]MAC{}
-	for p := range left.Settings {
-		if strings.Contains(p, "/"+DeviceName+"/") {
-			delete(left.Settings, p)
-		}
-	}
+	left.ForgetLink(DeviceName)
 	return left
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 )
 
 // A State is what the kernel holds, or should hold, of ours.
@@ -37,6 +38,11 @@ func (s State) Clone() State {
 	s.Addresses, s.Entries, s.Neighbours = maps.Clone(s.Addresses), maps.Clone(s.Entries), maps.Clone(s.Neighbours)
 	s.Routes, s.Settings = maps.Clone(s.Routes), maps.Clone(s.Settings)
 	return s
+}
+
+// ForgetLink takes out the settings of a device that went: another of its name has others.
+func (s State) ForgetLink(name string) {
+	maps.DeleteFunc(s.Settings, func(path, _ string) bool { return strings.Contains(path, "/"+name+"/") })
 }
 
 // A Device is the VXLAN device.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,13 +44,26 @@ func ExitCode(err error) (code int, tell bool) {
 	return Failed, true
 }
 
-// exitCodes tells them, below the help of each command.
+// exitCodes tells those of commands that ask the daemon, below the help of each.
 const exitCodes = `Exit codes:
   0  it was answered, and all is well
   1  there is no answer: the question is wrong, or something failed
   2  it was answered, and something is not as it should be
   3  no daemon answers
 `
+
+// codesKey is the annotation of commands that have exit codes of their own.
+const codesKey = "exit codes"
+
+// Codes gives the annotation of a command that asks no daemon: what the codes 0 and 2 mean.
+// Without a word for it there is no 2.
+func Codes(well, found string) map[string]string {
+	text := "Exit codes:\n  0  " + well + "\n  1  it is not: the command line is wrong, or something failed\n"
+	if found != "" {
+		text += "  2  " + found + "\n"
+	}
+	return map[string]string{codesKey: text}
+}
 
 // Options are what the commands work with.
 type Options struct {
@@ -62,7 +76,7 @@ func (o Options) daemon() inspect.Daemon { return inspect.Client{Socket: *o.Sock
 
 // Commands gives the commands, but for diff: see Diff.
 func Commands(o Options) []*cobra.Command {
-	return []*cobra.Command{statusCommand(o), topCommand(o), servicesCommand(o), explainCommand(o)}
+	return completes(statusCommand(o), topCommand(o), servicesCommand(o), explainCommand(o))
 }
 
 // output is the value of -o.
@@ -88,6 +102,7 @@ func (o *output) Type() string { return "format" }
 // register adds -o to a command.
 func (o *output) register(cmd *cobra.Command) {
 	cmd.Flags().VarP(o, "output", "o", "`format`: text, or json for programs")
+	choices(cmd, "output", "text", "json")
 }
 
 // show writes an answer, as JSON or by a function.
@@ -110,7 +125,8 @@ func Help(w io.Writer, cmd *cobra.Command) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.AddFlagSet(cmd.LocalFlags())
 	flags.AddFlagSet(cmd.InheritedFlags())
-	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\nFlags:\n%s\n%s", cmd.Long, cmd.UseLine(), cmd.Example, flags.FlagUsagesWrapped(helpWidth), exitCodes)
+	fmt.Fprintf(w, "%s\n\nUsage:\n  %s\n\nExamples:\n%s\n\nFlags:\n%s\n%s", cmd.Long, cmd.UseLine(), cmd.Example,
+		flags.FlagUsagesWrapped(helpWidth), cmp.Or(cmd.Annotations[codesKey], exitCodes))
 }
 
 // helpWidth is how long the lines of the help are at most.

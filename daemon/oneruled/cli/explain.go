@@ -95,6 +95,9 @@ func writeVerdict(s screen, e inspect.Explanation) {
 		}
 		service += " (" + e.Kind + ")"
 	}
+	if e.Kind == "hostPort" {
+		service = ", for a pod (hostPort)"
+	}
 	of := map[string]colour{"translated": green, "proxied": green, "refused": red, "dropped": red, "astray": red}[e.Verdict]
 	what := e.Verdict
 	if n := len(e.Reached); n > 0 {

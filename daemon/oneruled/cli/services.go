@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 func servicesCommand(o Options) *cobra.Command {
 	var out output
+	limit := 0
 	cmd := &cobra.Command{
 		Use:   "services [NAME] [flags]",
 		Short: "the frontends of Services, and what is decided about each",
@@ -21,20 +23,52 @@ func servicesCommand(o Options) *cobra.Command {
 connection to each gets: how many endpoints, by which policy and affinity, or why it is
 refused or dropped. With NAME, or NAMESPACE/NAME, it also lists every endpoint and its state.`,
 		Example: `  oneruled services
+  oneruled services --limit 20
   oneruled services kube-system/kube-dns
   oneruled services -o json | jq '.[] | select(.frontends[].answer == "refuse") | .name'`,
 		Args: arguments(0, 1, "one NAME at most"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, write := "", writeServices
+			if limit < 0 {
+				return errors.New("--limit: it is not below 0")
+			}
+			name, write, more := "", writeServices, false
 			if len(args) > 0 {
 				name, write = args[0], writeEach
 			}
-			return ask(cmd, out, func(ctx context.Context) ([]inspect.Service, error) { return o.daemon().Services(ctx, name) }, write,
-				func([]inspect.Service) bool { return false })
+			return ask(cmd, out, func(ctx context.Context) (list []inspect.Service, err error) {
+				list, more, err = some(ctx, o.daemon(), name, limit)
+				return list, err
+			}, func(s screen, list []inspect.Service) {
+				write(s, list)
+				if more {
+					s.line(dim, "... and more than these %s: --limit 0 shows all", count(limit, "Service"))
+				}
+			}, func([]inspect.Service) bool { return false })
 		},
 	}
 	out.register(cmd)
+	cmd.Flags().IntVar(&limit, "limit", 0, "`number` of Services at most, the first by name; 0: all")
 	return cmd
+}
+
+// errEnough ends an answer that goes on.
+var errEnough = errors.New("enough")
+
+// some gives the first Services of those with a name, all if limit is 0, and whether there
+// are more.
+func some(ctx context.Context, d inspect.Daemon, name string, limit int) (list []inspect.Service, more bool, err error) {
+	list = []inspect.Service{}
+	err = d.Services(ctx, name, func(s inspect.Service) error {
+		if limit > 0 && len(list) == limit {
+			return errEnough
+		}
+		list = append(list, s)
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		return list, true, nil
+	}
+	return list, false, err
 }
 
 func writeServices(s screen, list []inspect.Service) {
@@ -152,8 +186,8 @@ func place(e inspect.Endpoint) cell {
 }
 
 func state(word string) cell {
-	if word == "ready" {
-		return text("ready").in(green)
+	if word == "ready" || word == "attached" {
+		return text("%s", word).in(green)
 	}
 	return text("%s", word).in(yellow)
 }

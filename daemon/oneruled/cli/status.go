@@ -3,8 +3,10 @@ package cli
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -54,6 +56,9 @@ func writeStatus(s screen, status inspect.Status, now time.Time) {
 		facts.add(text("pending"), text("a change has been waiting for the kernel for %s", took(status.PendingSeconds)).in(yellow))
 	}
 	facts.add(text("counting"), text("%s", cmp.Or(status.Counting, "off")))
+	if n := status.PodNetwork; n != nil {
+		facts.add(text("pod network"), podNetwork(*n))
+	}
 	facts.write(s)
 	writeTables(s, status.Tables, now)
 	s.line(plain, "")
@@ -65,6 +70,20 @@ func writeStatus(s screen, status inspect.Status, now time.Time) {
 	for _, why := range status.Degraded {
 		s.line(plain, "  - %s", why)
 	}
+}
+
+func podNetwork(n inspect.PodNetwork) cell {
+	words := []string{cmp.Or(strings.Join(n.Ranges, ", "), "no ranges"), count(n.Peers, "other node")}
+	if n.Peers > 0 {
+		words[1] += fmt.Sprintf(" (%s by routes, %d by VXLAN)", count(n.Routed, "range"), n.Tunnelled)
+	}
+	if n.List != "" {
+		words = append(words, "list of plugins "+n.List)
+	}
+	if !n.Served {
+		return text("%s", strings.Join(append(words, "pods not served yet"), "; ")).in(yellow)
+	}
+	return text("%s", strings.Join(append(words, "pods served"), "; "))
 }
 
 func writeTables(s screen, list []inspect.Table, now time.Time) {

@@ -54,6 +54,7 @@ the same, live, at /ui beside /metrics.`,
 	cmd.Flags().DurationVarP(&t.every, "every", "d", 2*time.Second, "`time` of one reading")
 	cmd.Flags().IntVarP(&t.readings, "readings", "n", 0, "`number` of readings; 0: until it is interrupted. With -o json it is one")
 	cmd.Flags().StringVar(&t.sort, "sort", "rate", "`order`: by rate, total or name")
+	choices(cmd, "sort", "rate", "total", "name")
 	cmd.Flags().IntVar(&t.limit, "limit", 0, "`number` of Services at most; 0: as many as the terminal has room for, or all")
 	cmd.Flags().BoolVar(&t.services, "services", false, "only the sum of each Service")
 	cmd.Flags().StringVar(&t.html, "html", "", "`file` to write one reading to, as a page that needs nothing else; -: standard output")
