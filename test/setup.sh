@@ -8,7 +8,8 @@
 set -u
 
 # What each is needed for stands in README.md. A name is a command, or a file. What is large,
-# and needed by the tests of test/ui only, is installed for who names it: make test does.
+# or needed by the tests of test/ui or a cluster only, is installed for who names it: make
+# test and make e2e do.
 table='
 make                                make
 git                                 git
@@ -21,6 +22,9 @@ strace                              strace
 bpftool                             bpftool
 /etc/ssl/certs/ca-certificates.crt  ca-certificates
 chromium                            chromium  named
+runc                                runc      named
+conntrack                           conntrack named
+qemu-system-x86_64                  qemu-system-x86  named
 '
 
 say() { echo "setup: $*" >&2; }

@@ -250,14 +250,17 @@ type programs struct{ etcd, apiserver string }
 func findPrograms(ctx context.Context) (programs, error) {
 	p := programs{os.Getenv("ONERULE_ETCD"), os.Getenv("ONERULE_KUBE_APISERVER")}
 	for _, tool := range []struct {
-		path *string
-		name string
-	}{{&p.etcd, "go.etcd.io/etcd/server/v3"}, {&p.apiserver, "k8s.io/kubernetes/cmd/kube-apiserver"}} {
+		path         *string
+		folder, name string
+	}{
+		{&p.etcd, "etcd", "go.etcd.io/etcd/server/v3"},
+		{&p.apiserver, "kubernetes", "k8s.io/kubernetes/cmd/kube-apiserver"},
+	} {
 		if *tool.path != "" {
 			continue
 		}
 		var err error
-		if *tool.path, err = buildTool(ctx, tool.name); err != nil {
+		if *tool.path, err = buildTool(ctx, tool.folder, tool.name); err != nil {
 			return p, err
 		}
 	}

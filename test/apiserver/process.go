@@ -92,15 +92,15 @@ func (p *process) lastWords() string {
 	return string(bytes.Join(lines[max(0, len(lines)-20):], []byte("\n")))
 }
 
-// buildTool gives the path of a Go tool of test/cluster, which Go builds when it
-// is not in its cache.
-func buildTool(ctx context.Context, tool string) (string, error) {
+// buildTool gives the path of a Go tool of a module below test/cluster, which Go
+// builds when it is not in its cache.
+func buildTool(ctx context.Context, folder, tool string) (string, error) {
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return "", fmt.Errorf("find the module: %w", err)
 	}
 	root := filepath.Dir(strings.TrimSpace(string(mod)))
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "test", "cluster"), "tool", "-n", tool)
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(root, "test", "cluster", folder), "tool", "-n", tool)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	if err != nil {

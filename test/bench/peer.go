@@ -48,7 +48,7 @@ func contenders(ctx context.Context, say func(string, ...any)) ([]contender, err
 	theirs := os.Getenv("ONERULE_KUBE_PROXY")
 	if theirs == "" {
 		say("peer: building kube-proxy")
-		cmd := exec.CommandContext(ctx, "sh", "test/tools.sh", "test/cluster", "k8s.io/kubernetes/cmd/kube-proxy")
+		cmd := exec.CommandContext(ctx, "sh", "test/tools.sh", "test/cluster/kubernetes", "k8s.io/kubernetes/cmd/kube-proxy")
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
 		if err != nil {
