@@ -20,7 +20,7 @@ import (
 // contents from the same programs.
 const (
 	imagesPiece = "images.tar"
-	imageRecipe = 2
+	imageRecipe = 3
 )
 
 // A Cache is where what was built is kept: a folder for each module, named after all that

@@ -46,8 +46,10 @@ func (c *Cache) makeImages(ctx context.Context, tmp, file string) error {
 	if err != nil {
 		return err
 	}
-	// Tests pull this image from a registry that agnhost plays.
-	example := image{layers: []string{pause}, entrypoint: []string{"/pause"}}
+	// Tests pull this image from a registry that agnhost plays. It must not be the same as
+	// the one that is there already: the kubelet (1.35 and later) would take that for pulled,
+	// too, and ask its registry whether the next pod may have it.
+	example := image{layers: []string{pause}, entrypoint: []string{"/pause"}, command: []string{"pulled"}}
 	if err := example.serve(filepath.Join(agnhost, "var/registry/pause"), "testing", tmp); err != nil {
 		return err
 	}
