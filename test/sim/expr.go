@@ -133,6 +133,8 @@ func (w *words) plainField() (field, error) {
 		return field{addrKind, func(w *walk) (value, bool) { return value{addr: w.original.Dst}, true }}, nil
 	case w.take("ct original proto-dst"):
 		return number("inet_service", func(w *walk) uint32 { return uint32(w.original.Port) }), nil
+	case w.take("ct original protocol"):
+		return number("inet_proto", func(w *walk) uint32 { return uint32(w.original.Protocol) }), nil
 	case w.take("iifname"):
 		return field{"ifname", func(w *walk) (value, bool) { return value{name: w.packet.Iif}, true }}, nil
 	case w.take("fib saddr type"):

@@ -39,7 +39,7 @@ func kubeProxy(t *testing.T) string {
 	if path := os.Getenv("ONERULE_KUBE_PROXY"); path != "" {
 		return path
 	}
-	cmd := exec.Command("go", "-C", filepath.Join("..", "cluster"), "tool", "-n", "k8s.io/kubernetes/cmd/kube-proxy")
+	cmd := exec.Command("go", "-C", filepath.Join("..", "cluster", "kubernetes"), "tool", "-n", "k8s.io/kubernetes/cmd/kube-proxy")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.Output()
 	if err != nil {
