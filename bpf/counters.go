@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // A Key is an endpoint as it is reached through a frontend.
@@ -136,9 +138,18 @@ func (c *Counters) Rejects(f func(Reject, uint64)) error {
 	})
 }
 
-// put adds a key unless it is there.
+// How often put tries, a millisecond apart, while the kernel is short of elements.
+const putTries = 20
+
+// put adds a key unless it is there. The kernel keeps a few free elements for each CPU and
+// makes more beside (bpf_mem_alloc, Linux 6.1): on a busy machine who adds many at once is
+// told ENOMEM until it has.
 func put[K, V any](m *ebpf.Map, key K, none []V) error {
 	err := m.Update(key, none, ebpf.UpdateNoExist)
+	for tries := 1; errors.Is(err, unix.ENOMEM) && tries < putTries; tries++ {
+		time.Sleep(time.Millisecond)
+		err = m.Update(key, none, ebpf.UpdateNoExist)
+	}
 	switch {
 	case errors.Is(err, ebpf.ErrKeyExist):
 		return nil
