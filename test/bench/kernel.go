@@ -133,13 +133,17 @@ func (k *kernel) hasFrontend(f frontend) error {
 	if !f.addr.IsValid() {
 		routes = nft.ServiceNodePorts
 	}
-	sets := map[string][]byte{string(routes): f.routeKey(), countSet(f.slots, len(f.endpoints)): f.countKey()}
-	if f.sticky {
-		sets[string(nft.Sticky)] = f.routeKey()
+	type entry struct {
+		name string
+		key  []byte
 	}
-	for set, key := range sets {
-		if _, ok, err := k.element(nft.TableName, set, key); err != nil || !ok {
-			return errors.Join(err, fmt.Errorf("it is not in %s", set))
+	sets := []entry{{string(routes), f.routeKey()}, {countSet(f.slots, len(f.endpoints)), f.countKey()}}
+	if f.sticky {
+		sets = append(sets, entry{string(nft.Sticky), f.routeKey()})
+	}
+	for _, set := range sets {
+		if _, ok, err := k.element(nft.TableName, set.name, set.key); err != nil || !ok {
+			return errors.Join(err, fmt.Errorf("it is not in %s", set.name))
 		}
 	}
 	var got []netip.AddrPort
