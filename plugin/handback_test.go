@@ -1,11 +1,8 @@
 package plugin_test
 
 import (
-	"encoding/json"
-	"errors"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,21 +17,7 @@ import (
 // handBack runs the plugin as oneruled uninstall does.
 func (n *node) handBack(t *testing.T, to string) (got plugin.HandedBack, stderr string, exit int) {
 	t.Helper()
-	cmd := exec.Command(binary(), "hand-back", n.dataDir, to)
-	cmd.Env = []string{}
-	var out, errs strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := n.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	var failed *exec.ExitError
-	if err := cmd.Wait(); err != nil && !errors.As(err, &failed) {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
-		t.Fatalf("it printed %q: %v; %s", out.String(), err, errs.String())
-	}
-	return got, errs.String(), cmd.ProcessState.ExitCode()
+	return told[plugin.HandedBack](t, n.NS, "hand-back", n.dataDir, to)
 }
 
 // reserved gives the addresses that host-local holds, with the containers that have them.

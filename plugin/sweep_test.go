@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"onerule/plugin"
 	"onerule/test/netns"
@@ -23,7 +22,13 @@ import (
 // sweptIn runs the plugin as the daemon does, in a namespace.
 func (n *node) sweptIn(t *testing.T, ns *netns.NS) (got plugin.Swept, stderr string, exit int) {
 	t.Helper()
-	cmd := exec.Command(binary(), "sweep", n.dataDir)
+	return told[plugin.Swept](t, ns, "sweep", n.dataDir)
+}
+
+// told runs a command of the plugin's that is none of CNI, and gives what it prints.
+func told[T any](t *testing.T, ns *netns.NS, args ...string) (got T, stderr string, exit int) {
+	t.Helper()
+	cmd := exec.Command(binary(), args...)
 	cmd.Env = []string{}
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -153,20 +158,6 @@ func TestC52Sweep(t *testing.T) {
 	n.clean(t)
 }
 
-// lockAttachments takes the locks of all attachments, as verbs that are at work.
-func lockAttachments(t *testing.T, path string) (unlock func()) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := unix.Flock_t{Type: unix.F_WRLCK, Start: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); err != nil {
-		t.Fatal(err)
-	}
-	return func() { _ = f.Close() }
-}
-
 func TestC52TheSweepLeavesAloneWhatIsInUse(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
@@ -184,7 +175,7 @@ func TestC52TheSweepLeavesAloneWhatIsInUse(t *testing.T) {
 	if err := os.WriteFile(unfinished, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	unlock := lockAttachments(t, filepath.Join(n.dataDir, "pods/lock"))
+	unlock := rig.LockAttachments(t, filepath.Join(n.dataDir, "pods/lock"))
 	t.Run("C52: what a verb is at work on", func(t *testing.T) {
 		if d := cmp.Diff(plugin.Swept{}, n.swept(t)); d != "" {
 			t.Errorf("(-want +got):\n%s", d)

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"onerule/test/netns"
 	"onerule/test/rig"
 )
@@ -141,7 +139,7 @@ func TestC52TheDaemonSweeps(t *testing.T) {
 	r.ends(t, dead, "dead")
 	r.ends(t, killed, "killed")
 	r.ends(t, busy, "busy")
-	unlock := lockAll(t, filepath.Join(r.state, "pods/lock"))
+	unlock := rig.LockAttachments(t, filepath.Join(r.state, "pods/lock"))
 	d := r.newDaemon(t)
 	before := len(r.files(t))
 	if err := os.WriteFile(filepath.Join(r.state, "pods/addresses/.10.1.1.99.new"), nil, 0o600); err != nil {
@@ -208,20 +206,6 @@ func TestHostPortsArePutRightBesideAnEmptyFolder(t *testing.T) {
 	if strings.Contains(d.Log(), "only where one network has some") {
 		t.Error("it took the empty folder for that of a network with host ports")
 	}
-}
-
-// lockAll takes the locks of all attachments, as verbs that are at work.
-func lockAll(t *testing.T, path string) (unlock func()) {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := unix.Flock_t{Type: unix.F_WRLCK, Start: 1}
-	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); err != nil {
-		t.Fatal(err)
-	}
-	return func() { _ = f.Close() }
 }
 
 // counted says whether so much was swept.

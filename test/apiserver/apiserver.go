@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"onerule/test/control"
 	"onerule/test/netns"
 )
 
@@ -90,7 +91,7 @@ func Open(ctx context.Context, ns *netns.NS, dir string, o Options) (*Server, er
 		return nil, err
 	}
 	s.args = append(s.apiArgs(o.ServiceCIDRs), o.Args...)
-	if s.etcd, err = start(ns, filepath.Join(dir, "etcd.log"), s.programs.etcd, s.etcdArgs()...); err != nil {
+	if s.etcd, err = start(ns, filepath.Join(dir, "etcd.log"), s.programs.etcd, control.EtcdArgs(filepath.Join(dir, "etcd"))...); err != nil {
 		return nil, err
 	}
 	if err := s.Start(ctx); err != nil {
@@ -147,7 +148,7 @@ func (s *Server) clientConfig() (*rest.Config, error) {
 		return nil, err
 	}
 	s.credentials.adminKubeconfig = file
-	config, err := loadKubeconfig(file)
+	config, err := control.ReadKubeconfig(file)
 	if err != nil {
 		return nil, err
 	}
@@ -174,19 +175,6 @@ func (s *Server) ensureAddress(ipv4 bool) error {
 		s.address = netip.MustParseAddr("198.51.100.1")
 	}
 	return s.ns.AddAddr("lo", netip.PrefixFrom(s.address, s.address.BitLen()).String())
-}
-
-func (s *Server) etcdArgs() []string {
-	return []string{
-		"--data-dir=" + filepath.Join(s.dir, "etcd"),
-		"--unsafe-no-fsync", // no machine fails here
-		"--listen-client-urls=http://127.0.0.1:2379",
-		"--advertise-client-urls=http://127.0.0.1:2379",
-		"--listen-peer-urls=http://127.0.0.1:2380",
-		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
-		"--initial-cluster=default=http://127.0.0.1:2380",
-		"--log-level=warn",
-	}
 }
 
 func (s *Server) apiArgs(serviceCIDRs []netip.Prefix) []string {

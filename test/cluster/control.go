@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"onerule/test/cluster/pid1"
+	"onerule/test/control"
 )
 
 // controlCommands are the pieces of the control plane.
@@ -13,23 +14,10 @@ func (c *Cluster) controlCommands() map[string]pid1.Command {
 		return pid1.Command{Args: append([]string{c.pieces.Program(program)}, args...), Env: env}
 	}
 	return map[string]pid1.Command{
-		"etcd":                    command("etcd", c.etcdArgs()...),
+		"etcd":                    command("etcd", control.EtcdArgs(filepath.Join(c.dir, "etcd"))...),
 		"kube-apiserver":          command("kube-apiserver", c.apiServerArgs()...),
 		"kube-controller-manager": command("kube-controller-manager", c.controllerArgs()...),
 		"kube-scheduler":          command("kube-scheduler", c.schedulerArgs()...),
-	}
-}
-
-func (c *Cluster) etcdArgs() []string {
-	return []string{
-		"--data-dir=" + filepath.Join(c.dir, "etcd"),
-		"--unsafe-no-fsync", // no machine fails here
-		"--listen-client-urls=http://127.0.0.1:2379",
-		"--advertise-client-urls=http://127.0.0.1:2379",
-		"--listen-peer-urls=http://127.0.0.1:2380",
-		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
-		"--initial-cluster=default=http://127.0.0.1:2380",
-		"--log-level=warn",
 	}
 }
 

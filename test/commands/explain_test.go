@@ -170,13 +170,19 @@ func (w *world) words(t *testing.T) {
 		"a family that is not asked":    {"node", fmt.Sprintf("[%s]:80/tcp", addr.IPv6().VIP(at("web"))), []string{"in table ip6 onerule", "one of 2 endpoints"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			text := w.ask(t, 0, "explain", c.from, c.to)
-			for _, want := range append(c.want, "the kernel holds what it should") {
-				if !strings.Contains(text, want) {
-					t.Errorf("no %q in\n%s", want, text)
-				}
-			}
+			w.tells(t, c.from, c.to, c.want)
 		})
+	}
+}
+
+// tells wants words in what is explained of a packet, and nothing amiss in the kernel.
+func (w *world) tells(t *testing.T, from, to string, want []string) {
+	t.Helper()
+	text := w.ask(t, 0, "explain", from, to)
+	for _, want := range append(want, "the kernel holds what it should") {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }
 

@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"onerule/test/addr"
 	"onerule/test/netns"
+	"onerule/test/wired"
 )
 
 // lost is how long a connect may take: a SYN that is lost is sent again after 1 s,
@@ -116,7 +115,7 @@ func connect(to netip.AddrPort, limit time.Duration) (backend int, took time.Dur
 	defer func() { _ = conn.Close() }()
 	_ = conn.(*net.TCPConn).SetLinger(0) // leave no port in TIME_WAIT
 	took = time.Since(start)
-	if n, err := retransmissions(conn.(*net.TCPConn)); err != nil || n > 0 {
+	if n, err := wired.Retransmissions(conn.(*net.TCPConn)); err != nil || n > 0 {
 		return 0, took, errors.Join(err, fmt.Errorf("%w: connected with number %d", errResent, n+1))
 	}
 	_ = conn.SetReadDeadline(start.Add(limit))
@@ -125,20 +124,4 @@ func connect(to netip.AddrPort, limit time.Duration) (backend int, took time.Dur
 		return 0, time.Since(start), fmt.Errorf("read the answer: %w", err)
 	}
 	return int(b[0]), took, nil
-}
-
-// retransmissions asks the kernel how many segments were sent again, which is the SYN
-// as long as nothing else was sent.
-func retransmissions(c *net.TCPConn) (n uint32, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = info.Total_retrans
-		}
-	})
-	return n, errors.Join(err, controlErr)
 }

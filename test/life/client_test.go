@@ -13,9 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"onerule/test/netns"
+	"onerule/test/wired"
 )
 
 const (
@@ -67,7 +66,7 @@ func (f flow) dial() (c *net.TCPConn, name string, took time.Duration, err error
 }
 
 func greeting(c *net.TCPConn) (string, error) {
-	n, err := retransmissions(c)
+	n, err := wired.Retransmissions(c)
 	if err != nil {
 		return "", err
 	}
@@ -86,21 +85,6 @@ func greeting(c *net.TCPConn) (string, error) {
 		name += string(b)
 	}
 	return strings.TrimSpace(name), nil
-}
-
-// retransmissions asks the kernel how many segments were sent again.
-func retransmissions(c *net.TCPConn) (n uint32, err error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	controlErr := raw.Control(func(fd uintptr) {
-		var info *unix.TCPInfo
-		if info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-			n = info.Total_retrans
-		}
-	})
-	return n, errors.Join(err, controlErr)
 }
 
 // A failure is a connect that failed or whose first SYN was lost.
@@ -225,7 +209,7 @@ func (tr *traffic) hold(ctx context.Context, f flow, c *net.TCPConn) {
 		case <-tick.C:
 		}
 	}
-	if n, err := retransmissions(c); err == nil {
+	if n, err := wired.Retransmissions(c); err == nil {
 		o.resent = n
 	}
 	tr.mu.Lock()
