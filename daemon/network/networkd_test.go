@@ -96,7 +96,10 @@ func TestD12_SystemdNetworkdTakesOurLinks(t *testing.T) {
 	k := newKept(t, a)
 	files := map[string]string{
 		"10-eth0.network": "[Match]\nName=eth0\n[Network]\nLinkLocalAddressing=ipv6\nIPv6AcceptRA=no\n" +
-			"Address=172.16.1.1/24\nAddress=fd00:16:1::1/64\nGateway=172.16.1.254\nGateway=fd00:16:1::fe\n",
+			"Address=fd00:16:1::1/64\nGateway=172.16.1.254\nGateway=fd00:16:1::fe\n" +
+			// With it networkd finds the address as it has made it. Otherwise each start makes it
+			// anew, and the kernel drops the IPv4 routes by it: seldom for so long that we see it.
+			"[Address]\nAddress=172.16.1.1/24\nBroadcast=172.16.1.255\n",
 		"20-all.network": "[Match]\nName=*\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
 	}
 	k.witness(t)
