@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"time"
 
 	"onerule/bpf"
 	"onerule/daemon/model"
@@ -17,12 +18,32 @@ import (
 type proxied struct {
 	mu     sync.Mutex
 	counts map[bpf.Key]uint64
+	due    bool // somebody will come for them
 }
 
-// add counts some connections.
-func (p *proxied) add(k bpf.Key, n uint64) {
+// settleAfter is how long connections may wait. To add each one at once took a sixth of the
+// time that a client waits for his first byte.
+const settleAfter = 100 * time.Millisecond
+
+// count takes note of a connection, and says whether nobody comes for what waits: the
+// caller is to see to it then.
+func (p *proxied) count(k bpf.Key) (news bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.put(k, 1)
+	news = !p.due
+	p.due = true
+	return news
+}
+
+// keep lets some wait longer.
+func (p *proxied) keep(k bpf.Key, n uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.put(k, n)
+}
+
+func (p *proxied) put(k bpf.Key, n uint64) {
 	if p.counts == nil {
 		p.counts = map[bpf.Key]uint64{}
 	}
@@ -34,7 +55,7 @@ func (p *proxied) take() map[bpf.Key]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	counts := p.counts
-	p.counts = nil
+	p.counts, p.due = nil, false
 	return counts
 }
 
@@ -44,8 +65,9 @@ func (t *tally) gave(at, endpoint netip.AddrPort) {
 	if t.counters.Load() == nil {
 		return
 	}
-	t.proxied.add(bpf.Key{Frontend: at, Endpoint: endpoint, Protocol: uint8(model.TCP)}, 1)
-	t.wakeUp()
+	if t.proxied.count(bpf.Key{Frontend: at, Endpoint: endpoint, Protocol: uint8(model.TCP)}) {
+		time.AfterFunc(settleAfter, t.wakeUp)
+	}
 }
 
 // settle adds what waits to what is counted. The caller holds the lock.
@@ -57,14 +79,14 @@ func (t *tally) settle() {
 		case ours && !has(c.endpoints, k.Endpoint): // it has left since
 			k = keysOf(f, []netip.AddrPort{nobody(f.InFamily())})[0]
 		case !ours && t.isToCome(f):
-			t.proxied.add(k, n)
+			t.proxied.keep(k, n)
 			continue
 		case !ours:
 			continue
 		}
 		err := t.counters.Load().Add(k, n)
 		if errors.Is(err, bpf.ErrFull) {
-			t.proxied.add(k, n)
+			t.proxied.keep(k, n)
 			t.lacks(f, err)
 			continue
 		}

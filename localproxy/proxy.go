@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -78,12 +79,13 @@ type Proxy struct {
 	again  *time.Timer               // runs while there are some that failed
 	closed bool
 	pipes  *pipes
+	loop   *loop // as soon as there is a port
 }
 
 // New makes a proxy without ports.
 func New(cfg Config) *Proxy {
 	return &Proxy{
-		cfg: cfg.withDefaults(), pipes: &pipes{},
+		cfg: cfg.withDefaults(), pipes: &pipes{size: pipeSize},
 		want: map[netip.AddrPort]Service{}, ports: map[netip.AddrPort]*port{}, failed: map[netip.AddrPort]string{}, number: map[bool]int{},
 	}
 }
@@ -164,12 +166,14 @@ func (p *Proxy) Close() {
 	}
 	gone := slices.Collect(maps.Values(p.ports))
 	clear(p.ports)
-	p.mu.Unlock()
 	for _, one := range gone {
 		one.close()
 	}
-	for _, one := range gone {
-		one.work.Wait()
+	loop := p.loop
+	p.loop = nil
+	p.mu.Unlock()
+	if loop != nil {
+		loop.end()
 	}
 	p.pipes.close()
 }
@@ -196,7 +200,7 @@ func (p *Proxy) retry() {
 
 // open listens at an address.
 func (p *Proxy) open(at netip.AddrPort, service Service) {
-	l, err := listen(at)
+	one, err := p.listen(at, service)
 	if err != nil {
 		p.cfg.Failed(at, err, p.failed[at] == err.Error())
 		p.failed[at] = err.Error()
@@ -206,8 +210,25 @@ func (p *Proxy) open(at netip.AddrPort, service Service) {
 		p.cfg.Served(at)
 		delete(p.failed, at)
 	}
-	one := newPort(at, l, service, p.pipes, p.cfg)
 	p.ports[at] = one
-	one.work.Go(one.serve)
 	p.count(at, 1)
+}
+
+// listen makes a port.
+func (p *Proxy) listen(at netip.AddrPort, service Service) (one *port, err error) {
+	if p.loop == nil {
+		if p.loop, err = newLoop(&p.mu); err != nil {
+			return nil, err
+		}
+	}
+	listener, err := listen(at)
+	if err != nil {
+		return nil, err
+	}
+	one = &port{at: at, listener: listener, cfg: p.cfg, mu: &p.mu, loop: p.loop, pipes: p.pipes, service: service, open: map[*conn]bool{}}
+	if err := p.loop.watch(listener, wantListener, one); err != nil {
+		_ = syscall.Close(listener)
+		return nil, err
+	}
+	return one, nil
 }

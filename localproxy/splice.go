@@ -3,9 +3,7 @@ package localproxy
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"sync"
 	"syscall"
 )
 
@@ -26,34 +24,28 @@ type pipe struct{ read, write int }
 
 // pipes are those that nobody uses.
 type pipes struct {
-	mu     sync.Mutex
-	spare  []pipe
-	closed bool
+	size  int // pipeSize, but in a test
+	spare []pipe
 }
 
 func (p *pipes) take() (pipe, error) {
-	p.mu.Lock()
 	if n := len(p.spare); n > 0 {
 		one := p.spare[n-1]
 		p.spare = p.spare[:n-1]
-		p.mu.Unlock()
 		return one, nil
 	}
-	p.mu.Unlock()
 	var fds [2]int
 	if err := syscall.Pipe2(fds[:], syscall.O_CLOEXEC|syscall.O_NONBLOCK); err != nil {
 		return pipe{}, fmt.Errorf("make pipe: %w", err)
 	}
 	// Without privilege it stays as it is, above a limit of the user.
-	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fds[0]), setPipeSize, pipeSize)
+	_, _, _ = syscall.Syscall(syscall.SYS_FCNTL, uintptr(fds[0]), setPipeSize, uintptr(p.size))
 	return pipe{fds[0], fds[1]}, nil
 }
 
 // put gives an empty pipe back.
 func (p *pipes) put(one pipe) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed || len(p.spare) >= sparePipes {
+	if len(p.spare) >= sparePipes {
 		one.close()
 		return
 	}
@@ -61,9 +53,6 @@ func (p *pipes) put(one pipe) {
 }
 
 func (p *pipes) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.closed = true
 	for _, one := range p.spare {
 		one.close()
 	}
@@ -75,82 +64,84 @@ func (p pipe) close() {
 	_ = syscall.Close(p.write)
 }
 
-// both copies in both directions until both have ended, or one has failed: then the other
-// end is to see that, too.
-func (p *pipes) both(a, b end) {
-	var back sync.WaitGroup
-	back.Go(func() { p.oneWay(a, b) })
-	p.oneWay(b, a)
-	back.Wait()
+// A side is the socket of one end of a connection, and what goes from it to the other end.
+type side struct {
+	fd                 int
+	readable, writable bool // as far as anybody knows
+	pipe               pipe // with what is held
+	held               int64
+	over, told         bool // nothing more comes; the other end knows it
 }
 
-// oneWay copies until from has ended, which to is told.
-func (p *pipes) oneWay(to, from end) {
-	err := p.copy(to, from)
-	if err == nil {
-		err = to.closeWrite()
+// turns is how often a connection may move something before others have their turn.
+const turns = 16
+
+// carry moves what there is from one end to the other, as long as that takes it; more says
+// that it has not come to an end.
+func (p *pipes) carry(to, from *side) (more bool, err error) {
+	for range turns {
+		if err := p.fill(from); err != nil {
+			return false, err
+		}
+		if from.held == 0 {
+			return false, from.tell(to)
+		}
+		if err := p.drain(to, from); err != nil || from.held > 0 {
+			return false, err
+		}
 	}
-	if err == nil || errors.Is(err, syscall.ENOTCONN) { // the other end has gone already
-		return
-	}
-	to.reset()
-	from.reset()
+	return true, nil
 }
 
-func (p *pipes) copy(to, from end) error {
-	for {
-		full, n, err := p.fill(from.raw.Read)
-		if errors.Is(err, io.EOF) {
+// fill takes what has come from an end, if it holds nothing yet.
+func (p *pipes) fill(from *side) (err error) {
+	if from.held > 0 || from.over || !from.readable {
+		return nil
+	}
+	if from.pipe, err = p.take(); err != nil {
+		return err
+	}
+	from.held, err = splice(from.fd, from.pipe.write, p.size)
+	if from.held == 0 {
+		p.put(from.pipe)
+	}
+	if errors.Is(err, syscall.EAGAIN) {
+		from.readable = false
+		return nil
+	}
+	from.over = err == nil && from.held == 0
+	return err
+}
+
+// drain gives it to the other one.
+func (p *pipes) drain(to, from *side) error {
+	for from.held > 0 && to.writable {
+		moved, err := splice(from.pipe.read, to.fd, int(from.held))
+		if errors.Is(err, syscall.EAGAIN) {
+			to.writable = false
 			return nil
 		}
 		if err != nil {
 			return err
 		}
-		if err := full.drain(to.raw.Write, n); err != nil {
-			full.close() // what it holds is nobody's
-			return err
-		}
-		p.put(full)
+		from.held -= moved
 	}
+	if from.held == 0 {
+		p.put(from.pipe)
+	}
+	return nil
 }
 
-// fill waits until a socket has something, and moves it to a pipe.
-func (p *pipes) fill(wait func(func(fd uintptr) bool) error) (full pipe, n int64, err error) {
-	waited := wait(func(fd uintptr) bool {
-		if full, err = p.take(); err != nil {
-			return true
-		}
-		n, err = splice(int(fd), full.write, pipeSize)
-		if err == nil && n > 0 {
-			return true
-		}
-		p.put(full)
-		return !errors.Is(err, syscall.EAGAIN)
-	})
-	switch {
-	case waited != nil:
-		return full, 0, waited
-	case err == nil && n == 0:
-		return full, 0, io.EOF
+// tell says to the other end, once, that nothing more comes.
+func (s *side) tell(to *side) error {
+	if !s.over || s.told {
+		return nil
 	}
-	return full, n, err
-}
-
-// drain moves n bytes from the pipe to a socket.
-func (p pipe) drain(wait func(func(fd uintptr) bool) error, n int64) error {
-	var err error
-	waited := wait(func(fd uintptr) bool {
-		for n > 0 {
-			var moved int64
-			moved, err = splice(p.read, int(fd), int(n))
-			if err != nil {
-				return !errors.Is(err, syscall.EAGAIN)
-			}
-			n -= moved
-		}
-		return true
-	})
-	return errors.Join(waited, err)
+	s.told = true
+	if err := syscall.Shutdown(to.fd, syscall.SHUT_WR); err != nil && !errors.Is(err, syscall.ENOTCONN) { // the other end has gone already
+		return os.NewSyscallError("shutdown", err)
+	}
+	return nil
 }
 
 // splice moves what there is without waiting.

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
-	"time"
 )
 
 // Package syscall lacks them: of linux/tcp.h.
@@ -20,68 +19,15 @@ const (
 	backlog = 4096
 )
 
-// An end is the socket of one side of a connection. It is what net.TCPConn is, without the
-// system calls that tell addresses which nobody asks for.
-type end struct {
-	*os.File
-	raw syscall.RawConn
-}
-
-// newEnd takes a socket that does not block over.
-func newEnd(fd int) (end, error) {
-	f := os.NewFile(uintptr(fd), "tcp")
-	raw, err := f.SyscallConn()
-	if err != nil {
-		_ = f.Close()
-		return end{}, err
-	}
-	return end{f, raw}, nil
-}
-
-// closeWrite tells the other side that nothing more comes.
-func (e end) closeWrite() (err error) {
-	controlled := e.raw.Control(func(fd uintptr) { err = syscall.Shutdown(int(fd), syscall.SHUT_WR) })
-	return errors.Join(controlled, err)
-}
-
-// reset makes the other side see that the connection failed, not that it ended.
-func (e end) reset() {
-	_ = e.raw.Control(func(fd uintptr) { // who closes it is not kept from that
-		_ = syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
-	})
-	_ = e.Close()
-}
-
-// awaitAnswer waits until an endpoint has taken a connection, or has not. Most have before
-// somebody asks.
-func (e end) awaitAnswer(to netip.AddrPort, patience time.Duration) error {
-	if err := e.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	_, addr := sockaddr(to)
-	var err error
-	waited := e.raw.Write(func(fd uintptr) bool {
-		err = syscall.Connect(int(fd), addr) // again: the kernel tells how it went
-		if errors.Is(err, syscall.EISCONN) {
-			err = nil
-		}
-		return !errors.Is(err, syscall.EALREADY) && !errors.Is(err, syscall.EINPROGRESS) && !errors.Is(err, syscall.EINTR)
-	})
-	if err = errors.Join(waited, os.NewSyscallError("connect", err)); err != nil {
-		return err
-	}
-	return e.SetWriteDeadline(time.Time{})
-}
-
 // An option of a socket is its level, its name and its value.
 type option [3]int
 
-// begin makes a socket with these options, has f use it, and takes it over.
-func begin(socket func(family int) (int, error), at netip.AddrPort, options []option, f func(fd int, at syscall.Sockaddr) error) (end, error) {
+// begin makes a socket with these options, and has f use it.
+func begin(socket func(family int) (int, error), at netip.AddrPort, options []option, f func(fd int, at syscall.Sockaddr) error) (int, error) {
 	family, addr := sockaddr(at)
 	fd, err := socket(family)
 	if err != nil {
-		return end{}, err
+		return -1, err
 	}
 	for _, o := range options {
 		if err = os.NewSyscallError("setsockopt", syscall.SetsockoptInt(fd, o[0], o[1], o[2])); err != nil {
@@ -93,9 +39,9 @@ func begin(socket func(family int) (int, error), at netip.AddrPort, options []op
 	}
 	if err != nil {
 		_ = syscall.Close(fd)
-		return end{}, err
+		return -1, err
 	}
-	return newEnd(fd)
+	return fd, nil
 }
 
 func sockaddr(at netip.AddrPort) (family int, addr syscall.Sockaddr) {
@@ -107,7 +53,7 @@ func sockaddr(at netip.AddrPort) (family int, addr syscall.Sockaddr) {
 
 // listen gives a listener for clients of this host: none of them vanishes without a word, so
 // nobody has to be asked whether he is there. They have the options of the listener.
-func listen(at netip.AddrPort) (end, error) {
+func listen(at netip.AddrPort) (int, error) {
 	options := []option{{syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1}, {syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1}}
 	return begin(socket, at, options, func(fd int, at syscall.Sockaddr) error {
 		if err := syscall.Bind(fd, at); err != nil {
@@ -117,8 +63,18 @@ func listen(at netip.AddrPort) (end, error) {
 	})
 }
 
-// connect begins a connection to an endpoint: see awaitAnswer.
-func (c Config) connect(to netip.AddrPort) (end, error) {
+// accept takes a client that waits; EAGAIN: there is none.
+func accept(listener int) (fd int, err error) {
+	for {
+		fd, _, err = syscall.Accept4(listener, syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK)
+		if !errors.Is(err, syscall.EINTR) && !errors.Is(err, syscall.ECONNABORTED) {
+			return fd, os.NewSyscallError("accept4", err)
+		}
+	}
+}
+
+// connect begins a connection to an endpoint: see hasAnswered.
+func (c Config) connect(to netip.AddrPort) (int, error) {
 	options := []option{
 		{syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1}, {syscall.SOL_SOCKET, syscall.SO_KEEPALIVE, 1},
 		{syscall.IPPROTO_TCP, tcpKeepIdle, keepAfter}, {syscall.IPPROTO_TCP, tcpKeepInterval, keepAgain}, {syscall.IPPROTO_TCP, tcpKeepCount, keepTimes},
@@ -130,6 +86,27 @@ func (c Config) connect(to netip.AddrPort) (end, error) {
 		}
 		return os.NewSyscallError("connect", err)
 	})
+}
+
+// hasAnswered says whether an endpoint has taken a connection, or that it does not. Most
+// have when somebody asks first.
+func hasAnswered(fd int, to netip.AddrPort) (bool, error) {
+	_, addr := sockaddr(to)
+	err := syscall.Connect(fd, addr) // again: the kernel tells how it went
+	switch {
+	case err == nil, errors.Is(err, syscall.EISCONN):
+		return true, nil
+	case errors.Is(err, syscall.EALREADY), errors.Is(err, syscall.EINPROGRESS), errors.Is(err, syscall.EINTR):
+		return false, nil
+	}
+	return false, os.NewSyscallError("connect", err)
+}
+
+// reset closes a socket so that the other side sees that the connection failed, not that it
+// ended.
+func reset(fd int) {
+	_ = syscall.SetsockoptLinger(fd, syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1}) // who closes it is not kept from that
+	_ = syscall.Close(fd)
 }
 
 // socket makes a socket of TCP in the network of this process.
