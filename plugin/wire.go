@@ -41,6 +41,9 @@ func (w *wire) create() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = w.key.hostLink()
 	attrs.MTU = w.mtu
+	// Else the kernel makes one for each processor, and waits twice until nobody looks at
+	// all but the first any more: those are the only ones that it uses.
+	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
 	attrs.HardwareAddr = w.hostMAC
 	err := w.sockets.node.LinkAdd(&netlink.Veth{
 		LinkAttrs:        attrs,

@@ -36,6 +36,18 @@ func TestD10MACsAreSetFromUserspace(t *testing.T) {
 	}
 }
 
+// A link with more queues, of which it would use the first, has the kernel wait at each ADD.
+func TestLinksHaveOneQueueEachWay(t *testing.T) {
+	n := newNode(t)
+	pod := netns.New(t, "pod")
+	r := n.added(t, add("c1", "eth0", pod, n.config("1.1.0", nil)))
+	for in, dev := range map[*netns.NS]string{n.NS: r.Interfaces[0].Name, pod: "eth0"} {
+		if got := in.Run(t, "ip", "-d", "link", "show", dev); !strings.Contains(got, " numtxqueues 1 ") || !strings.Contains(got, " numrxqueues 1 ") {
+			t.Errorf("want one queue each way, got %s", got)
+		}
+	}
+}
+
 func TestD18NoRouteLocalnet(t *testing.T) {
 	n := newNode(t)
 	pod := netns.New(t, "pod")
