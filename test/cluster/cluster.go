@@ -210,7 +210,7 @@ func (c *Cluster) Apply(ctx context.Context, manifests string) error {
 
 // Config gives a client configuration of the administrator that works everywhere in
 // this process: connections begin in the control plane's namespace.
-func (c *Cluster) Config() (*rest.Config, error) { return clientConfig(c.Kubeconfig(), c.control.dial) }
+func (c *Cluster) Config() (*rest.Config, error) { return clientConfig(c.Kubeconfig(), c.control.Dial) }
 
 // Client gives a client of the administrator.
 func (c *Cluster) Client() (*kubernetes.Clientset, error) {

@@ -2,19 +2,20 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"onerule/test/cluster/pid1"
+	"onerule/test/netns"
 )
 
 // A Machine is a node or the control plane: namespaces that a first process holds.
@@ -118,8 +119,8 @@ func (m *Machine) load(ctx context.Context, archive string) error {
 	return nil
 }
 
-// dial connects from within the machine's network namespace.
-func (m *Machine) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+// Dial connects from within the machine's network namespace.
+func (m *Machine) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	err = m.inNetwork(func() error {
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)
 		return err
@@ -130,29 +131,11 @@ func (m *Machine) dial(ctx context.Context, network, address string) (conn net.C
 // inNetwork runs f in the machine's network namespace, on a thread that ends with it.
 // Sockets that f opens stay in it.
 func (m *Machine) inNetwork(f func() error) error {
-	done := make(chan error, 1)
-	go func() { // ends with f
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if unix.Gettid() == unix.Getpid() {
-			// Not the first thread: it would not end, and its namespace is the process's
-			// for all who look into /proc. While we hold it, the next one is another.
-			defer runtime.UnlockOSThread()
-			done <- m.inNetwork(f)
-			return
-		}
-		file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", m.pid))
-		if err != nil {
-			done <- fmt.Errorf("network namespace of %s: %w", m.name, err)
-			return
-		}
-		defer file.Close()
-		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter network namespace of %s: %w", m.name, err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
+	network, err := netns.At(m.name, fmt.Sprintf("/proc/%d/ns/net", m.pid))
+	if err != nil {
+		return err
+	}
+	return errors.Join(network.Do(f), network.Close())
 }
 
 // lastLines is the end of a text.

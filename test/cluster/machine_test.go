@@ -104,7 +104,7 @@ func TestNodesAreMachinesOfTheirOwn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conn, err := n1.dial(t.Context(), "tcp", l.Addr().String())
+			conn, err := n1.Dial(t.Context(), "tcp", l.Addr().String())
 			if err != nil {
 				t.Errorf("from n1 to %s: %v", to, err)
 			} else {

@@ -275,6 +275,13 @@ func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if unix.Gettid() == unix.Getpid() {
+			// Not the first thread: it would not end, and its namespace is the process's
+			// for all who look into /proc. While we hold it, the next one is another.
+			defer runtime.UnlockOSThread()
+			done <- onThread(f)
+			return
+		}
 		done <- f()
 	}()
 	return <-done

@@ -1,9 +1,14 @@
 package netns_test
 
 import (
+	"fmt"
 	"net"
+	"os"
+	"runtime"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"onerule/test/netns"
 )
@@ -38,6 +43,51 @@ func TestHostsReachEachOtherByWireAndRouter(t *testing.T) {
 			t.Errorf("connect from a to b: %v", err)
 		}
 	}
+}
+
+// The first thread of a process is never in another namespace, which would be that of the
+// process for all who look into /proc, also later.
+func TestTheFirstThreadStays(t *testing.T) {
+	n := netns.New(t, "n")
+	before, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onFirstThread(t, 100, func() {
+		err := n.Do(func() error {
+			now, err := os.Readlink("/proc/self/ns/net")
+			if err == nil && now != before {
+				err = fmt.Errorf("the process seems to be in %s, and was in %s", now, before)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// onFirstThread runs f on the first thread, where what f starts is run next when f waits.
+// Other threads are held until a goroutine comes to it.
+func onFirstThread(t *testing.T, tries int, f func()) {
+	t.Helper()
+	if tries == 0 {
+		t.Error("no goroutine was run on the first thread")
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			runtime.UnlockOSThread()
+			f()
+			return
+		}
+		onFirstThread(t, tries-1, f)
+		runtime.UnlockOSThread()
+	}()
+	<-done
 }
 
 func TestCommandsRunInTheNamespace(t *testing.T) {
