@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
@@ -10,6 +13,7 @@ import (
 
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
+	"onerule/test/rig"
 )
 
 // nodePortOf gives NodePort 30080 of TCP in a family, and where it is on loopback.
@@ -53,6 +57,37 @@ func TestConnectionsByTheDaemonAreAddedToThoseOfTheKernel(t *testing.T) {
 		gives(of, at, e[0], 1) // that was on its way
 		check("one has left", map[string]uint64{"web ": 10, "web " + e[1].String(): 3, "web " + e[2].String(): 0})
 	})
+}
+
+// They come to the kernel's counts by themselves, also later ones.
+func TestConnectionsByTheDaemonAreCountedUnasked(t *testing.T) {
+	of := newTally(newCounters(t, 0), logr.Discard())
+	f, at := nodePortOf(plan.IPv4)
+	e := backends(plan.IPv4, 0, 1)
+	of.load(plan.IPv4, frontends{f: countedFor("web", plan.IPv4, e)})
+	of.all(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { of.run(ctx) })
+	defer work.Wait()
+	defer cancel()
+	for want := uint64(1); want <= 3; want++ {
+		of.gave(at, e[0])
+		rig.Eventually(t, "the kernel has them", func() error {
+			read, err := of.read() // and nothing that waits
+			if err != nil {
+				return err
+			}
+			var sum uint64
+			for _, n := range read {
+				sum += n
+			}
+			if sum != want {
+				return fmt.Errorf("the kernel has %d connections, want %d", sum, want)
+			}
+			return nil
+		})
+	}
 }
 
 // They are there for the next daemon, also those of an endpoint that left meanwhile.

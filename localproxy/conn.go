@@ -18,27 +18,33 @@ type conn struct {
 	client, server side
 	patience       *time.Timer // until the endpoint has answered
 	joined, ended  bool
+	due            bool // it is in the loop's list
 }
 
-// lead connects a client with an endpoint, or resets it.
-func (p *port) lead(client int) {
+// lead connects a client with an endpoint, or resets it. An error says that there are no
+// descriptors for that: the client is as it was.
+func (p *port) lead(client int) error {
 	c := &conn{port: p, endpoint: p.choose(time.Now()), client: side{fd: client}}
 	server, err := p.cfg.connect(c.endpoint)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return err
+	}
 	if err != nil {
 		p.cfg.Unanswered(p.at, c.endpoint, err)
 		reset(client)
-		return
+		return nil
 	}
 	p.cfg.Given(p.at, c.endpoint)
 	c.server.fd = server
 	p.open[c] = true
 	if c.join(); c.joined || c.ended {
-		return
+		return nil
 	}
 	c.patience = time.AfterFunc(dialTimeout, c.late)
 	if err := p.loop.watch(server, wantSide, c); err != nil {
 		c.unanswered(err)
 	}
+	return nil
 }
 
 // join begins to carry if the endpoint has answered.
@@ -65,7 +71,7 @@ func (c *conn) join() {
 	if c.patience != nil {
 		c.patience.Stop()
 	}
-	c.carry()
+	c.port.loop.soon(c)
 }
 
 // late ends a connection that the endpoint has not answered.
@@ -91,28 +97,44 @@ func (c *conn) ready(fd int, events uint32) {
 	const broken = syscall.EPOLLERR | syscall.EPOLLHUP
 	s.readable = s.readable || events&(syscall.EPOLLIN|syscall.EPOLLRDHUP|broken) != 0
 	s.writable = s.writable || events&(syscall.EPOLLOUT|broken) != 0
-	if c.joined {
-		c.carry()
-		return
+	switch {
+	case !c.joined:
+		c.join()
+	case s.over && events&syscall.EPOLLERR != 0: // it has said all, and is gone: no read or write would show it
+		c.end(reset)
+	default:
+		c.port.loop.soon(c)
 	}
-	c.join()
 }
 
 // carry moves in both directions what there is.
 func (c *conn) carry() {
+	c.due = false
 	if c.ended {
 		return
 	}
 	pipes := c.port.pipes
 	more, err := pipes.carry(&c.server, &c.client)
 	back, errBack := pipes.carry(&c.client, &c.server)
-	switch {
-	case errors.Join(err, errBack) != nil:
+	switch err := errors.Join(err, errBack); {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE): // of a pipe
+		time.AfterFunc(pauseFor, c.again)
+	case err != nil:
 		c.end(reset) // both are to see it
 	case c.client.told && c.server.told:
 		c.end(func(fd int) { _ = syscall.Close(fd) })
 	case more || back:
-		c.port.loop.again = append(c.port.loop.again, c.carry)
+		c.port.loop.soon(c)
+	}
+}
+
+// again has a connection go on that had no pipe.
+func (c *conn) again() {
+	c.port.mu.Lock()
+	defer c.port.mu.Unlock()
+	if !c.ended {
+		c.port.loop.soon(c)
+		c.port.loop.begin()
 	}
 }
 

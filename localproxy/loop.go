@@ -31,9 +31,10 @@ type loop struct {
 	epoll  int
 	wake   int // an eventfd
 	owners map[int]owner
-	again  []func() // who has not come to an end, so that others have their turn
+	due    []*conn // those that have something to carry
+	done   []*conn // room for the next list of them, of the goroutine alone
 	ended  bool
-	done   sync.WaitGroup
+	work   sync.WaitGroup
 }
 
 // newLoop starts one, which end ends.
@@ -52,7 +53,7 @@ func newLoop(mu *sync.Mutex) (*loop, error) {
 		l.close()
 		return nil, err
 	}
-	l.done.Go(l.run)
+	l.work.Go(l.run)
 	return l, nil
 }
 
@@ -80,50 +81,75 @@ func (l *loop) run() {
 	for {
 		n, err := syscall.EpollWait(l.epoll, events[:], patience)
 		if err != nil && !errors.Is(err, syscall.EINTR) {
-			return // of no other number as long as the arguments are right
+			panic(os.NewSyscallError("epoll_wait", err)) // a fault of ours: nobody would be served any more
 		}
-		if n < 0 {
-			n = 0
-		}
-		if l.turn(events[:n]) {
+		more, ended := l.turn(events[:max(n, 0)])
+		if ended {
 			return
 		}
 		patience = -1
-		if len(l.again) > 0 {
+		if more {
 			patience = 0
 		}
 	}
 }
 
-// turn lets all look at their sockets to whom something happened, or who have not come to an
-// end in the turn before.
-func (l *loop) turn(events []syscall.EpollEvent) (ended bool) {
+// turn lets all look at their sockets to whom something happened, and each connection carry
+// something once that has to. more says that some have more.
+func (l *loop) turn(events []syscall.EpollEvent) (more, ended bool) {
+	for _, e := range events {
+		l.alone(func() { l.tell(int(e.Fd), e.Events) })
+	}
+	var due []*conn
+	l.alone(func() { due, l.due = l.due, l.done[:0] })
+	for _, c := range due {
+		l.alone(c.carry)
+	}
+	clear(due) // of what has ended nothing is to stay
+	l.done = due
+	l.alone(func() { more, ended = len(l.due) > 0, l.ended })
+	return more, ended
+}
+
+func (l *loop) tell(fd int, events uint32) {
+	if fd == l.wake {
+		_, _ = syscall.Read(l.wake, make([]byte, 8)) // it does not block
+		return
+	}
+	if o, ok := l.owners[fd]; ok {
+		o.ready(fd, events)
+	}
+}
+
+// soon has a connection carry something in this turn, or in the next one.
+func (l *loop) soon(c *conn) {
+	if !c.due {
+		c.due = true
+		l.due = append(l.due, c)
+	}
+}
+
+// begin has the loop make a turn.
+func (l *loop) begin() {
+	one := uint64(1)
+	_, _ = syscall.Write(l.wake, unsafe.Slice((*byte)(unsafe.Pointer(&one)), 8))
+}
+
+// alone runs f with the lock. Each owner takes it for itself, so that others who wait for
+// it do not wait for all.
+func (l *loop) alone(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended {
-		return true
-	}
-	again := l.again
-	l.again = nil
-	for _, e := range events {
-		if o, ok := l.owners[int(e.Fd)]; ok {
-			o.ready(int(e.Fd), e.Events)
-		}
-	}
-	for _, f := range again {
-		f()
-	}
-	return false
+	f()
 }
 
 // end ends it. Nobody may hold the lock.
 func (l *loop) end() {
 	l.mu.Lock()
 	l.ended = true
-	one := uint64(1)
-	_, _ = syscall.Write(l.wake, unsafe.Slice((*byte)(unsafe.Pointer(&one)), 8))
+	l.begin()
 	l.mu.Unlock()
-	l.done.Wait()
+	l.work.Wait()
 	l.close()
 }
 

@@ -22,6 +22,7 @@ type port struct {
 	service Service
 	pin     pin
 	open    map[*conn]bool
+	client  int         // one that was taken and waits for descriptors, or -1
 	pause   *time.Timer // runs while no connections are taken
 	said    bool        // that they can't be
 }
@@ -61,6 +62,9 @@ func (p *port) close() {
 	p.loop.ignore(p.listener)
 	_ = syscall.Close(p.listener)
 	p.listener = -1
+	if p.client >= 0 {
+		reset(p.client)
+	}
 	for c := range p.open {
 		c.end(reset)
 	}
@@ -77,7 +81,7 @@ const (
 // ready takes clients that wait.
 func (p *port) ready(int, uint32) {
 	for range atOnce {
-		client, err := accept(p.listener)
+		err := p.serve()
 		if errors.Is(err, syscall.EAGAIN) {
 			return
 		}
@@ -86,8 +90,23 @@ func (p *port) ready(int, uint32) {
 			return
 		}
 		p.said = false
-		p.lead(client)
 	}
+}
+
+// serve takes one client; EAGAIN: nobody waits.
+func (p *port) serve() (err error) {
+	client := p.client
+	p.client = -1
+	if client < 0 {
+		if client, err = accept(p.listener); err != nil {
+			return err
+		}
+	}
+	if err := p.lead(client); err != nil {
+		p.client = client
+		return err
+	}
+	return nil
 }
 
 // rest takes no clients for a while.
@@ -108,5 +127,7 @@ func (p *port) goOn() {
 	}
 	if err := p.loop.watch(p.listener, wantListener, p); err != nil {
 		p.rest(err)
+		return
 	}
+	p.ready(p.listener, 0)
 }

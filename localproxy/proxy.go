@@ -175,6 +175,8 @@ func (p *Proxy) Close() {
 	if loop != nil {
 		loop.end()
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.pipes.close()
 }
 
@@ -225,7 +227,7 @@ func (p *Proxy) listen(at netip.AddrPort, service Service) (one *port, err error
 	if err != nil {
 		return nil, err
 	}
-	one = &port{at: at, listener: listener, cfg: p.cfg, mu: &p.mu, loop: p.loop, pipes: p.pipes, service: service, open: map[*conn]bool{}}
+	one = &port{at: at, listener: listener, cfg: p.cfg, mu: &p.mu, loop: p.loop, pipes: p.pipes, service: service, open: map[*conn]bool{}, client: -1}
 	if err := p.loop.watch(listener, wantListener, one); err != nil {
 		_ = syscall.Close(listener)
 		return nil, err

@@ -3,6 +3,7 @@ package localproxy
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 )
@@ -73,22 +74,21 @@ type side struct {
 	over, told         bool // nothing more comes; the other end knows it
 }
 
-// turns is how often a connection may move something before others have their turn.
-const turns = 16
-
-// carry moves what there is from one end to the other, as long as that takes it; more says
-// that it has not come to an end.
+// carry moves what there is from one end to the other, as long as that takes it, and not
+// much more than a pipe holds, so that others have their turn; more says that there is more.
 func (p *pipes) carry(to, from *side) (more bool, err error) {
-	for range turns {
+	for moved := int64(0); moved < int64(p.size); {
 		if err := p.fill(from); err != nil {
 			return false, err
 		}
 		if from.held == 0 {
 			return false, from.tell(to)
 		}
+		held := from.held
 		if err := p.drain(to, from); err != nil || from.held > 0 {
 			return false, err
 		}
+		moved += held
 	}
 	return true, nil
 }
@@ -120,6 +120,9 @@ func (p *pipes) drain(to, from *side) error {
 		if errors.Is(err, syscall.EAGAIN) {
 			to.writable = false
 			return nil
+		}
+		if err == nil && moved == 0 {
+			err = io.ErrUnexpectedEOF
 		}
 		if err != nil {
 			return err
