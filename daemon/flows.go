@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"onerule/daemon/conntrack"
-	"onerule/daemon/model"
 	"onerule/daemon/plan"
 	"onerule/nft"
 )
@@ -32,12 +31,8 @@ func (d *Daemon) expect(family nft.Family, keys plan.Keys, out plan.Outcome, was
 			continue
 		}
 		decision, ours := out.Decisions[f]
-		begins := ours && !was(frontend(f))
-		if !begins && f.Protocol == model.TCP && !d.cfg.Settings.ResetRemovedEndpoints {
-			continue // its flows end by themselves
-		}
 		d.cleaners[family].Expect(frontend(f), conntrack.Facts{
-			Owned: ours, New: begins, Keep: decision.Keep, Except: d.claimed(family, f),
+			Owned: ours, New: ours && !was(frontend(f)), Keep: decision.Keep, Except: d.claimed(family, f),
 		})
 	}
 }

@@ -307,8 +307,7 @@ func TestFlowsToNodePorts(t *testing.T) {
 	})
 }
 
-// What a change makes of flows costs nothing where they end by themselves, and does not
-// depend on how many other Services there are.
+// What a change makes of flows does not depend on how many other Services there are.
 func TestACostOfFlowsThatDoesNotDependOnOtherServices(t *testing.T) {
 	cost := func(protocol model.Protocol, services int) float64 {
 		ns := netns.New(t, "node")
@@ -330,11 +329,9 @@ func TestACostOfFlowsThatDoesNotDependOnOtherServices(t *testing.T) {
 			f.cleaners[nft.IPv4].Written()
 		})
 	}
-	if n := cost(model.TCP, 100); n != 0 {
-		t.Errorf("a change of a TCP frontend allocates %v times, want 0", n)
-	}
-	few, many := cost(model.UDP, 10), cost(model.UDP, 1000)
-	if few != many || few == 0 {
-		t.Errorf("a change of a UDP frontend allocates %v times with 10 Services and %v times with 1,000, want the same", few, many)
+	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {
+		if few, many := cost(protocol, 10), cost(protocol, 1000); few != many || few == 0 || few > 8 {
+			t.Errorf("a change of a %s frontend allocates %v times with 10 Services and %v times with 1,000, want the same, at most 8", protocol, few, many)
+		}
 	}
 }

@@ -1,10 +1,12 @@
 // Package conntrack deletes entries of the kernel's connection tracking that lead packets
 // elsewhere than the frontends say by now: flows that began before their destination was
 // a frontend, which go past it for as long as they last, and flows to endpoints that
-// serve no more. Of the latter only UDP and SCTP, which no endpoint ends: a client with a
-// fixed port would keep them alive for ever. TCP flows to endpoints that are gone can be
-// ended, too, if asked for: the next packet of the client then meets somebody who does
-// not know the connection, and a reset.
+// serve no more. Of the latter UDP and SCTP, which no endpoint ends: a client with a
+// fixed port would keep them alive for ever; and of TCP those that nobody has answered: the
+// client's next SYN then goes to an endpoint that serves, and nobody meets a port of his that
+// is used again within the two minutes that the kernel waits. Established TCP flows to endpoints
+// that are gone can be ended, too, if asked for: the next packet of the client then meets
+// somebody who does not know the connection, and a reset.
 //
 // Nothing is installed against packets that conntrack calls invalid.
 package conntrack
@@ -74,8 +76,11 @@ func (p Pass) Deleted() int { return p.Untranslated + p.Stale }
 type Cleaner struct {
 	cfg Config
 	// pass looks once at the whole table.
-	pass func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error)
+	pass func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error)
 	wake chan struct{}
+	// silent are the TCP flows that nobody had answered in the last pass and that lead to
+	// endpoints which serve no more, and found those of this one. Of the goroutine of Run.
+	silent, found map[string]bool
 
 	mu       sync.Mutex
 	expected marks // of writes that have not succeeded
@@ -87,11 +92,12 @@ type Cleaner struct {
 func New(cfg Config) *Cleaner {
 	return &Cleaner{
 		cfg: cfg,
-		pass: func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error) {
-			return sweep(ctx, cfg.Family, translated, stale)
+		pass: func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error) {
+			return sweep(ctx, cfg.Family, l, stale)
 		},
 		wake:     make(chan struct{}, 1),
 		expected: marks{}, pending: marks{},
+		found: map[string]bool{},
 	}
 }
 
@@ -113,9 +119,6 @@ func (c *Cleaner) SetNodePortAddrs(list []netip.Addr) {
 // was New stays so until it was looked at or the frontend is gone.
 func (c *Cleaner) Expect(f nft.Frontend, facts Facts) {
 	m := marked(f, facts, c.cfg.ResetRemoved)
-	if m.owned && !m.looks() {
-		return
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.expected.add(f, m)
@@ -191,15 +194,16 @@ func (c *Cleaner) Run(ctx context.Context) {
 // gives those that the next one is for and when that is.
 func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Duration) {
 	all := view{first, again}
-	looks, translated := all.looks()
-	if !looks {
+	looks := all.looks()
+	if !looks.any() {
 		return nil, 0
 	}
 	c.mu.Lock()
 	node := c.node
 	c.mu.Unlock()
 	start := time.Now()
-	p, err := c.pass(ctx, translated, func(f flows.Flow) (bool, error) { return c.stale(all, node, f) })
+	c.silent, c.found = c.found, map[string]bool{}
+	p, err := c.pass(ctx, looks, func(f flows.Flow) (bool, error) { return c.stale(all, node, f) })
 	p.Took, p.Err = time.Since(start), err
 	if c.cfg.Passed != nil {
 		c.cfg.Passed(p)
@@ -237,9 +241,31 @@ func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flows.Flow) (bool,
 	c.mu.Unlock()
 	switch {
 	case !ok:
-		return true, nil
+		return c.isSure(m, f), nil
 	case !f.Translated:
 		return now.owned, nil
 	}
-	return now.stale(f)
+	if stale, err := now.stale(f); !stale || err != nil {
+		return false, err
+	}
+	return c.isSure(m, f), nil
+}
+
+// maxSilent bounds what is kept of flows from one pass to the next.
+const maxSilent = 1 << 16
+
+// isSure says whether a flow can go at once, or had no answer in the pass before either: the
+// answer to one that has just begun may be on its way.
+func (c *Cleaner) isSure(m mark, f flows.Flow) bool {
+	if !f.Translated || !m.unanswered {
+		return true
+	}
+	k := string(f.Original) + string(f.Zone) + string(f.ID)
+	if c.silent[k] {
+		return true
+	}
+	if len(c.found) < maxSilent {
+		c.found[k] = true
+	}
+	return false
 }

@@ -29,10 +29,13 @@ const (
 	ctNew         = unix.NFNL_SUBSYS_CTNETLINK << 8
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
 	ctaProtoInfo  = 4
 	ctaTimeout    = 7
 	ctaNATDst     = 13
 	ctaZone       = 18
+
+	seenReply, confirmed = 1 << 1, 1 << 3 // of the status
 )
 
 // An entry is a flow as it stands in the kernel.
@@ -41,6 +44,7 @@ type entry struct {
 	src, dst netip.AddrPort
 	answers  netip.AddrPort // dst, unless it is translated
 	zone     uint16
+	silent   bool // nobody has answered
 }
 
 // message gives the request that makes the entry.
@@ -54,6 +58,9 @@ func (e entry) message() []byte {
 		attr(ctaTupleOrig|unix.NLA_F_NESTED, encode(e.src, e.dst, e.protocol)...),
 		attr(ctaTupleReply|unix.NLA_F_NESTED, encode(e.dst, e.src, e.protocol)...),
 		attr(ctaTimeout, binary.BigEndian.AppendUint32(nil, 600)...))
+	if !e.silent {
+		attrs = append(attrs, attr(ctaStatus, binary.BigEndian.AppendUint32(nil, seenReply|confirmed)...)...)
+	}
 	if e.zone != 0 {
 		attrs = append(attrs, attr(ctaZone, binary.BigEndian.AppendUint16(nil, e.zone)...)...)
 	}
@@ -213,7 +220,11 @@ func TestStaleFlowsGoFromTheKernel(t *testing.T) {
 				flow(tcp, port(node, 30080), port(node, 30080)),
 				flow(udp, port(vip, 55), port(a, 8080)),
 			}
+			silent := flow(tcp, port(vip, 81), port(b, 8080)) // and the first pass leaves it
+			silent.silent = true
 			stay := []entry{
+				{protocol: tcp, src: port(client, 40003), dst: port(vip, 81), answers: port(a, 8080), silent: true},
+				{protocol: tcp, src: port(client, 40004), dst: port(vip, 81), answers: port(b, 8080)},
 				{protocol: udp, src: port(client, 40002), dst: port(vip, 53), answers: port(a, 8080)},
 				{protocol: tcp, src: port(client, 40002), dst: port(vip, 80), answers: port(b, 8080)},
 				flow(udp, port(vip, 530), port(b, 8080)),
@@ -222,7 +233,7 @@ func TestStaleFlowsGoFromTheKernel(t *testing.T) {
 				flow(udp, port(elsewhere, 53), port(elsewhere, 53)),
 			}
 			ns := host(t)
-			create(t, ns, slices.Concat(gone, stay))
+			create(t, ns, slices.Concat(gone, stay, []entry{silent}))
 			for other := range families() {
 				if other != family {
 					o := families()[other]
@@ -237,6 +248,7 @@ func TestStaleFlowsGoFromTheKernel(t *testing.T) {
 				{Addr: vip, Protocol: udp, Port: 55}:  {},
 				{Addr: vip, Protocol: sctp, Port: 99}: {Owned: true},
 				{Addr: vip, Protocol: tcp, Port: 80}:  {Owned: true, New: true},
+				{Addr: vip, Protocol: tcp, Port: 81}:  {Owned: true, Keep: []netip.AddrPort{port(a, 8080)}},
 				{Protocol: udp, Port: 30053}:          {Owned: true},
 				{Protocol: tcp, Port: 30080}:          {Owned: true, New: true},
 			} {
@@ -244,10 +256,10 @@ func TestStaleFlowsGoFromTheKernel(t *testing.T) {
 			}
 			c.Written()
 			first, second := next(t, passes), next(t, passes)
-			if first.Untranslated != 3 || first.Stale != 5 || first.Read != 14 || first.Listings != 1 || first.Took <= 0 {
-				t.Errorf("first pass: got %+v; want 3 untranslated and 5 stale of 14 read in 1 listing", first)
+			if first.Untranslated != 3 || first.Stale != 5 || first.Read != 17 || first.Listings != 1 || first.Took <= 0 {
+				t.Errorf("first pass: got %+v; want 3 untranslated and 5 stale of 17 read in 1 listing", first)
 			}
-			if second.Deleted() != 0 || second.Read != len(stay) {
+			if second.Stale != 1 || second.Untranslated != 0 || second.Read != len(stay)+1 {
 				t.Errorf("second pass: got %+v", second)
 			}
 			want := map[string]int{}
@@ -282,6 +294,16 @@ func TestTranslatedFlowsAreNotAskedForInVain(t *testing.T) {
 	if p.Untranslated != 1 || p.Stale != 0 || p.Read != 1 {
 		t.Errorf("got %+v, want 1 deleted of 1 read (kernels from 5.17 on)", p)
 	}
+	next(t, passes)
+	create(t, ns, []entry{{protocol: tcp, src: netip.AddrPortFrom(client, 3), dst: dst, answers: endpointA, silent: true}})
+	c.Expect(nft.Frontend{Addr: vip, Protocol: tcp, Port: 80}, Facts{Owned: true})
+	c.Written()
+	if p := next(t, passes); p.Deleted() != 0 || p.Read != 1 {
+		t.Errorf("for those that nobody has answered: got %+v, want 1 read", p)
+	}
+	if p := next(t, passes); p.Stale != 1 || p.Read != 1 {
+		t.Errorf("for those once more: got %+v, want 1 deleted of 1 read", p)
+	}
 }
 
 // An entry that ends between listing and deletion is no error, and one that began since in
@@ -300,7 +322,7 @@ func TestAnEntryThatIsGoneIsNoError(t *testing.T) {
 			create(t, ns, []entry{e})
 			var pass Pass
 			err := ns.Do(func() (err error) {
-				pass, err = sweep(t.Context(), nft.IPv4, true, func(f flows.Flow) (bool, error) { return true, c.meanwhile(f) })
+				pass, err = sweep(t.Context(), nft.IPv4, look{translated: true}, func(f flows.Flow) (bool, error) { return true, c.meanwhile(f) })
 				return err
 			})
 			if got := present(t, ns, nft.IPv4)[e.String()]; err != nil || pass.Read != 1 || pass.Deleted() != 0 || got != c.left {
@@ -317,7 +339,7 @@ func TestAPassEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
 	err := ns.Do(func() error {
-		_, err := sweep(ctx, nft.IPv4, true, func(flows.Flow) (bool, error) { seen++; cancel(); return false, nil })
+		_, err := sweep(ctx, nft.IPv4, look{translated: true}, func(flows.Flow) (bool, error) { seen++; cancel(); return false, nil })
 		return err
 	})
 	if seen != 1 || !errors.Is(err, context.Canceled) {
@@ -354,8 +376,8 @@ func TestR20ALargeTableIsReadOnceAndNeverHeld(t *testing.T) {
 	marked := c.take()
 	before, most, seen := heap(), uint64(0), 0
 	pass := c.pass
-	c.pass = func(ctx context.Context, translated bool, stale func(flows.Flow) (bool, error)) (Pass, error) {
-		return pass(ctx, translated, func(f flows.Flow) (bool, error) {
+	c.pass = func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error) {
+		return pass(ctx, l, func(f flows.Flow) (bool, error) {
 			if seen++; seen%(size/10) == 0 {
 				most = max(most, heap())
 			}

@@ -22,8 +22,9 @@ type Facts struct {
 	New bool
 	// Keep are the endpoints that flows may go on to: of UDP and SCTP, whose flows have no
 	// end of their own, all that serve, terminating or not, whichever of them policies
-	// choose for new ones. Of TCP all that are listed, whatever their conditions; without
-	// ResetRemoved that is not looked at. Of a frontend that is gone there are none.
+	// choose for new ones. Of TCP the same, for flows that nobody has answered; with
+	// ResetRemoved all that are listed, whatever their conditions, for all flows. Of a
+	// frontend that is gone there are none.
 	Keep []netip.AddrPort
 	// Except are, for a NodePort, the addresses of the node where another frontend has
 	// the protocol and port: an external or load balancer IP.
@@ -36,6 +37,7 @@ type mark struct {
 	owned        bool
 	untranslated bool   // flows without a DNAT, which go past it
 	translated   bool   // flows with one, but for lists.keep
+	unanswered   bool   // of those only flows that nobody has answered
 	lists        *lists // nil: both are empty
 }
 
@@ -44,15 +46,38 @@ type lists struct {
 	except []netip.Addr
 }
 
-func (m mark) looks() bool { return m.untranslated || m.translated }
+// A look is what there is to look for.
+type look struct{ untranslated, translated, unanswered bool }
+
+func (m mark) looks() look {
+	return look{m.untranslated, m.translated && !m.unanswered, m.translated && m.unanswered}
+}
+
+func (l look) any() bool { return l != look{} }
+
+func (l look) and(o look) look {
+	return look{l.untranslated || o.untranslated, l.translated || o.translated, l.unanswered || o.unanswered}
+}
+
+// listings gives which entries the kernel is asked for.
+func (l look) listings() (list []flows.Which) {
+	if l.translated {
+		return []flows.Which{flows.All}
+	}
+	if l.untranslated {
+		list = append(list, flows.WithoutDNAT)
+	}
+	if l.unanswered {
+		list = append(list, flows.Unanswered)
+	}
+	return list
+}
 
 // marked gives what facts make of the flows to a frontend.
 func marked(f nft.Frontend, facts Facts, resetRemoved bool) mark {
-	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New}
-	l := lists{except: facts.Except}
-	if f.Protocol != unix.IPPROTO_TCP || resetRemoved {
-		m.translated, l.keep = true, sorted(facts.Keep)
-	}
+	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New, translated: true}
+	m.unanswered = f.Protocol == unix.IPPROTO_TCP && !resetRemoved
+	l := lists{except: facts.Except, keep: sorted(facts.Keep)}
 	if len(l.keep)+len(l.except) > 0 {
 		m.lists = &l
 	}
@@ -70,8 +95,11 @@ func sorted(list []netip.AddrPort) []netip.AddrPort {
 
 // stale says whether a flow to the frontend is.
 func (m mark) stale(f flows.Flow) (bool, error) {
-	if !f.Translated || !m.translated {
-		return !f.Translated && m.untranslated, nil
+	if !f.Translated {
+		return m.untranslated, nil
+	}
+	if !m.translated || m.unanswered && f.Answered {
+		return false, nil
 	}
 	endpoint, err := f.Answer()
 	if err != nil || m.lists == nil {
@@ -122,17 +150,16 @@ func (v view) find(f nft.Frontend) (newest mark, ok bool) {
 	return newest, ok
 }
 
-// looks says whether there is anything to look for, and whether among translated flows.
-func (v view) looks() (anything, translated bool) {
+// looks says what there is to look for.
+func (v view) looks() (l look) {
 	for _, layer := range v {
 		for _, m := range layer {
-			anything = anything || m.looks()
-			if m.translated {
-				return true, true
+			if l = l.and(m.looks()); l.translated {
+				return l // all entries are listed then
 			}
 		}
 	}
-	return anything, false
+	return l
 }
 
 // merged gives one layer.

@@ -60,7 +60,7 @@ func encode(src, dst netip.AddrPort, protocol uint8) []byte {
 func flowTo(to nft.Frontend, answers netip.AddrPort) flows.Flow {
 	client := netip.MustParseAddrPort("198.51.100.1:40000")
 	dst := netip.AddrPortFrom(to.Addr, to.Port)
-	return flows.Flow{Protocol: to.Protocol, To: dst, Translated: answers != dst, Reply: encode(answers, client, to.Protocol)}
+	return flows.Flow{Protocol: to.Protocol, To: dst, Translated: answers != dst, Answered: true, Original: encode(client, dst, to.Protocol), Reply: encode(answers, client, to.Protocol)}
 }
 
 // Of the flows to a frontend those go that its packets must not follow any more.
@@ -121,6 +121,51 @@ func TestStaleFlows(t *testing.T) {
 				if got != want || err != nil {
 					t.Errorf("with ResetRemoved %v: stale %v (%v), want %v", reset, got, err, want)
 				}
+			}
+		})
+	}
+}
+
+// A TCP flow that nobody has answered goes when its endpoint serves no more, in the second
+// pass that sees it so.
+func TestTCPFlowsThatNobodyHasAnswered(t *testing.T) {
+	at := nft.Frontend{Addr: vip, Protocol: tcp, Port: 80}
+	gone, stays := Facts{Owned: true, Keep: []netip.AddrPort{endpointA}}, Facts{Owned: true, Keep: []netip.AddrPort{endpointA, endpointB}}
+	for _, c := range []struct {
+		name     string
+		facts    Facts
+		then     *Facts // before the second pass
+		answered bool   // then
+		want     bool
+	}{
+		{"its endpoint has left", gone, nil, false, true},
+		{"its frontend has", Facts{}, nil, false, true},
+		{"its endpoint serves", stays, nil, false, false},
+		{"it came back", gone, &stays, false, false},
+		{"somebody has answered meanwhile", gone, nil, true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cleaner := New(Config{Family: nft.IPv4})
+			cleaner.Expect(at, c.facts)
+			cleaner.Written()
+			marks := view{cleaner.take()}
+			f := flowTo(at, endpointB)
+			f.Answered = false
+			if got, err := cleaner.stale(marks, nil, f); got || err != nil {
+				t.Errorf("in the first pass: stale %v, %v", got, err)
+			}
+			cleaner.silent, cleaner.found = cleaner.found, map[string]bool{}
+			if c.then != nil {
+				cleaner.Expect(at, *c.then)
+			}
+			f.Answered = c.answered
+			if got, err := cleaner.stale(marks, nil, f); got != c.want || err != nil {
+				t.Errorf("in the second pass: stale %v (%v), want %v", got, err, c.want)
+			}
+			other := flowTo(at, endpointB)
+			other.Answered, other.ID = false, []byte{1}
+			if got, err := cleaner.stale(marks, nil, other); got || err != nil {
+				t.Errorf("another one that began in its place: stale %v, %v", got, err)
 			}
 		})
 	}

@@ -40,7 +40,8 @@ func TestTheOlderServiceKeepsAFrontend(t *testing.T) {
 			t.Errorf("touched when the older one goes (-want +got): %s", diff)
 		}
 		out := l.Decide(a.Touched)
-		if diff := cmp.Diff(map[plan.Frontend]plan.Decision{front("10.96.0.1", 80): {Frontend: front("10.96.0.1", 80), PortName: "p80", Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}}}, out.Decisions, opts()); diff != "" {
+		to := []netip.AddrPort{netip.MustParseAddrPort("10.0.0.2:8080")}
+		if diff := cmp.Diff(map[plan.Frontend]plan.Decision{front("10.96.0.1", 80): {Frontend: front("10.96.0.1", 80), PortName: "p80", Endpoints: to, Keep: to}}, out.Decisions, opts()); diff != "" {
 			t.Errorf("decisions (-want +got): %s", diff)
 		}
 	}

@@ -85,7 +85,7 @@ func TestEndpointsThatKeepTheirFlows(t *testing.T) {
 		keepListed bool
 		want       string
 	}{
-		{model.TCP, false, "[]"}, {model.TCP, true, "[1 2 3 4 5 6 7]"},
+		{model.TCP, false, "[1 2 3 4 5]"}, {model.TCP, true, "[1 2 3 4 5 6 7]"},
 		{model.UDP, false, "[1 2 3 4 5]"}, {model.UDP, true, "[1 2 3 4 5]"}, {model.SCTP, false, "[1 2 3 4 5]"},
 	} {
 		s, part := full(), slice("a", 8080, endpoints...)

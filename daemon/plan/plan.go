@@ -21,7 +21,7 @@ type Config struct {
 	WithoutExternalIPs bool
 	// ExternalIPs are the ranges that spec.externalIPs must lie in; nil: they may be any.
 	ExternalIPs []netip.Prefix
-	// KeepListed asks for Keep of TCP frontends.
+	// KeepListed asks for all endpoints as Keep of TCP frontends, whatever their conditions.
 	KeepListed bool
 }
 
@@ -90,9 +90,9 @@ type Decision struct {
 	// For a Local frontend with Endpoints but without LocalEndpoints, connections that
 	// may only go to local ones are dropped.
 	LocalEndpoints []netip.AddrPort
-	// Keep are the endpoints whose flows may go on, whatever topology and policies say: of
-	// UDP and SCTP frontends all that serve, of TCP ones all that there are, if
-	// Config.KeepListed asks for them. Sorted and distinct.
+	// Keep are the endpoints whose flows may go on, whatever topology and policies say: all
+	// that serve; of TCP frontends all that there are, if Config.KeepListed asks for them.
+	// Sorted and distinct.
 	Keep []netip.AddrPort
 	// Guarded says that only clients in Sources are let in; the others are dropped.
 	// Sources are disjoint and sorted, of the frontend's family.

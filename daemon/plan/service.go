@@ -86,10 +86,8 @@ func (b builder) decide(f Frontend, kind Kind, c choice) Decision {
 	if d.Local {
 		d.LocalEndpoints = c.local
 	}
-	switch {
-	case f.Protocol != model.TCP:
-		d.Keep = c.serving
-	case b.cfg.KeepListed:
+	d.Keep = c.serving
+	if f.Protocol == model.TCP && b.cfg.KeepListed {
 		d.Keep = c.listed
 	}
 	if kind != ClusterIP && slices.Contains(b.service.LoadBalancerIPs, f.Addr) {

@@ -37,7 +37,8 @@ const (
 	sourcePort    = 2
 	destPort      = 3
 
-	statusDstNAT = 1 << 5
+	statusAnswered = 1 << 1 // IPS_SEEN_REPLY
+	statusDstNAT   = 1 << 5
 )
 
 // maxListings bounds how often a listing that broke off is begun again.
@@ -49,6 +50,7 @@ type Flow struct {
 	Protocol   uint8          // unix.IPPROTO_UDP
 	To         netip.AddrPort // its original destination; protocols without ports have 0
 	Translated bool           // by DNAT
+	Answered   bool           // a packet came back, be it a refusal; an ICMP error is none
 	// Original and Reply are the tuples of its two directions.
 	Original, Reply []byte
 	// ID and Zone tell it from others with the same tuple; nil if the kernel gives none.
@@ -73,11 +75,29 @@ type Swept struct {
 // Which says which entries a sweep is for.
 type Which uint8
 
-// All entries, or those without DNAT: a kernel before 5.17 gives all of them then, too.
+// All entries, those without DNAT, or those with DNAT that nobody has answered: a kernel
+// before 5.17 gives all of them then, too.
 const (
 	All Which = iota
 	WithoutDNAT
+	Unanswered
 )
+
+func (w Which) String() string {
+	return [...]string{"all", "without DNAT", "unanswered"}[w]
+}
+
+// status gives which bits of the status matter, and how they are; none: all entries.
+func (w Which) status() (mask, want uint32) {
+	switch w {
+	case WithoutDNAT:
+		return statusDstNAT, 0
+	case Unanswered:
+		return statusDstNAT | statusAnswered, statusDstNAT
+	default:
+		return 0, 0
+	}
+}
 
 // Sweep reads the entries of a family (unix.NFPROTO_IPV4) in the network namespace of the
 // calling thread, and deletes the stale ones meanwhile. An error of stale ends it, and is
@@ -131,10 +151,10 @@ func list(family uint8, which Which, f func(Flow) error) (whole bool, err error)
 	}
 	defer func() { _ = conn.Close() }()
 	request := dump.Request(family)
-	if which == WithoutDNAT {
+	if mask, want := which.status(); mask != 0 {
 		be := binary.BigEndian
 		request = dump.Request(family,
-			dump.Attr(ctStatus, be.AppendUint32(nil, 0)), dump.Attr(ctStatusMask, be.AppendUint32(nil, statusDstNAT)))
+			dump.Attr(ctStatus, be.AppendUint32(nil, want)), dump.Attr(ctStatusMask, be.AppendUint32(nil, mask)))
 	}
 	err = conn.Run(ctGet, request, func(payload []byte) error {
 		flow, err := parseFlow(payload)
@@ -174,7 +194,7 @@ func parseFlow(payload []byte) (f Flow, err error) {
 		case tupleReply:
 			f.Reply = v
 		case ctStatus:
-			f.Translated = dump.Number(v)&statusDstNAT != 0
+			f.Translated, f.Answered = dump.Number(v)&statusDstNAT != 0, dump.Number(v)&statusAnswered != 0
 		case ctZone:
 			f.Zone = v
 		case ctID:

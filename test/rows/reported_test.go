@@ -19,7 +19,7 @@ import (
 // reportedTests are faults that users of Service proxies met.
 func reportedTests() map[string]func(*testing.T, *world) {
 	return map[string]func(*testing.T, *world){
-		"R12": testDeletedAndMade, "R19": testFirstEndpoint, "R24": testEarlyConnect,
+		"R12": testDeletedAndMade, "R19": testFirstEndpoint, "R24": testEarlyConnect, "IN.dead": testConnectToTheDead,
 		"F1": testServiceCIDR, "F2": testSameServiceCIDR,
 		"A4.11": testDistribution, "R66607": testProxyModeLeaves, "R10437": testHostFirewall, "IN.claims": testClaims,
 	}
@@ -135,6 +135,32 @@ func testEarlyConnect(t *testing.T, w *world) {
 		s := <-seen
 		if err := <-failed; err != nil || s.Endpoint != netip.AddrPortFrom(p.Pod(1), 8080) {
 			t.Errorf("%s, %v, want an answer of the pod", s, err)
+		}
+		w.settle(t)
+	})
+}
+
+// An endpoint that dies without a word answers no SYN. The client's next one goes to an
+// endpoint that serves as soon as the dead one is listed no more, and no flow is left that
+// would lead others there who come from the same port.
+func testConnectToTheDead(t *testing.T, w *world) {
+	each(t, func(t *testing.T, p addr.Plan) {
+		dead := w.h.At(p.Pod(1))
+		dead.Run(t, "nft", "table inet dead { chain in { type filter hook input priority -300; tcp dport 8080 drop; }; }")
+		defer dead.Run(t, "nft", "delete", "table", "inet", "dead")
+		w.put(t, "web.yaml", web(p), webSlice(p, p.Pod(1)))
+		packet := at(p.VIP(0), model.TCP, 80).from(hosts.Clients(p)[0])
+		seen, failed := make(chan hosts.Seen, 1), make(chan error, 1)
+		go func() { // ends within 20 s
+			s, err := w.h.Probe(packet, 20*time.Second)
+			seen <- s
+			failed <- err
+		}()
+		w.tracked(t, packet)
+		w.write("web.yaml", web(p), webSlice(p, p.Pod(2)))
+		s := <-seen
+		if err := <-failed; err != nil || s.Endpoint != netip.AddrPortFrom(p.Pod(2), 8080) {
+			t.Errorf("%s, %v, want an answer of the pod that lives", s, err)
 		}
 		w.settle(t)
 	})

@@ -124,6 +124,7 @@ func owed() []row {
 		{"A12.5", "senders that keep their port follow their Service wherever it goes"},
 		{"R23", "an SCTP client that keeps its port gets another endpoint"},
 		{"R24", "a connect that began before its Service succeeds"},
+		{"IN.dead", "a connect to an endpoint that died without a word succeeds once it has left"},
 		{"R25", "where asked for, connections to endpoints that are gone are reset"},
 		{"R26", "where asked for, a segment from outside the window resets nothing"},
 		{"R29", "two datagrams of a new socket at once are both answered"},
