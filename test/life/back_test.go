@@ -77,7 +77,7 @@ func (w *world) nodeBack(t *testing.T, n *cluster.Machine) {
 		return w.haveKubeProxy(n.Name())
 	})
 	// From here on kube-proxy decides.
-	w.on(t, n.Name(), "nft", "delete table ip onerule; delete table ip6 onerule")
+	w.deleteTables(t, n.Name())
 	w.kubectl(t, "label", "node", n.Name(), "onerule=off")
 	eventually(t, "the list of plugins of "+n.Name()+" is ptp's", time.Minute, func() error {
 		lists, err := w.lists(n.Name())
@@ -88,15 +88,23 @@ func (w *world) nodeBack(t *testing.T, n *cluster.Machine) {
 	})
 }
 
+// deleteTables lets what else there is decide about Services.
+func (w *world) deleteTables(t *testing.T, node string) {
+	t.Helper()
+	for _, family := range []string{"ip", "ip6"} {
+		w.on(t, node, "nft", "delete", "table", family, "onerule")
+	}
+}
+
 // haveKubeProxy says whether kube-proxy's rules know the servers, in whichever mode.
 func (w *world) haveKubeProxy(node string) error {
 	table := "nat"
 	if w.With() == cluster.KubeProxy {
 		table = "kube-proxy"
 	}
-	rules, err := w.machines[node].Output("nft", "list", "table", "ip", table)
-	if err == nil && !strings.Contains(rules, virtual.String()) {
-		err = fmt.Errorf("table %s has no %s", table, virtual)
+	rules, err := w.machines[node].Output("nft", "list", "table", w.nftFamily(), table)
+	if err == nil && !strings.Contains(rules, w.virtual().String()) {
+		err = fmt.Errorf("table %s has no %s", table, w.virtual())
 	}
 	return err
 }
@@ -110,7 +118,7 @@ func (w *world) nothingLeft(t *testing.T) {
 	for _, n := range w.Nodes() {
 		eventually(t, "nothing is left of onerule on "+n.Name(), 2*time.Minute, func() error {
 			tables := w.on(t, n.Name(), "nft", "list", "tables")
-			routes := w.on(t, n.Name(), "ip", "route", "show", "proto", "112")
+			routes := w.on(t, n.Name(), "ip", "route", "show", "proto", "112") + w.on(t, n.Name(), "ip", "-6", "route", "show", "proto", "112")
 			links := w.on(t, n.Name(), "ls", "/sys/class/net")
 			if strings.Contains(tables, "onerule") || routes != "" || exists(w.file(n.Name(), "/opt/cni/bin/onerule")) {
 				return fmt.Errorf("tables %q, routes %q, links %q", tables, routes, links)

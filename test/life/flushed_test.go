@@ -24,7 +24,7 @@ func flushed(t *testing.T, w *world, a applications) {
 		return withoutNumbers(rules)
 	}
 	before := rules()
-	if !strings.Contains(strings.Join(before, "\n"), virtual.String()) {
+	if !strings.Contains(strings.Join(before, "\n"), w.virtual().String()) {
 		t.Fatal("there are no rules to flush")
 	}
 	flows := w.flows(t, a)

@@ -21,7 +21,7 @@ import (
 // What a cluster goes through, with onerule by the manifest that users apply: connections
 // come and stay meanwhile.
 func TestLifeOfACluster(t *testing.T) {
-	w := newWorld(t, cluster.Onerule)
+	w := newWorld(t, cluster.Options{With: cluster.Onerule})
 	apps := w.deploy(t)
 	w.keepFirst(t, apps.web)
 	for _, one := range []struct {
@@ -252,6 +252,7 @@ func withoutAPIServer(t *testing.T, w *world, a applications) {
 	goOn(t, 5*time.Second)
 	back.judge(t)
 	steady.judge(t)
+	w.awaitNews(t)
 	for name := range back.seen[clusterIP].answered {
 		if !slices.ContainsFunc(now, func(p corev1.Pod) bool { return p.Name == name }) {
 			t.Errorf("%s answered, which is no server any more", name)
@@ -261,6 +262,37 @@ func withoutAPIServer(t *testing.T, w *world, a applications) {
 		t.Errorf("daemon of n2: got process %d (%v), want %d as before", again, err, pid)
 	}
 }
+
+// awaitNews waits until the controllers, the scheduler and the kubelets hear again what
+// changes: they do up to a minute after the API server is back, and until then a pod may be
+// put on a node that has been drained since.
+func (w *world) awaitNews(t *testing.T) {
+	t.Helper()
+	w.kubectl(t, "label", "nodes", "--all", "news=heard", "--overwrite")
+	if err := w.Apply(t.Context(), news); err != nil {
+		t.Fatal(err)
+	}
+	w.awaitPods(t, "news", len(w.Nodes()), 3*time.Minute)
+	w.kubectl(t, "delete", "daemonset", "news", "--cascade=foreground", "--timeout=2m")
+	w.kubectl(t, "label", "nodes", "--all", "news-")
+}
+
+// news are pods that a node has once its new label is known.
+const news = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: news}
+spec:
+  selector: {matchLabels: {app: news}}
+  template:
+    metadata: {labels: {app: news}}
+    spec:
+      nodeSelector: {news: heard}
+      terminationGracePeriodSeconds: 1
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      containers: [{name: pause, image: "localhost/pause:1", imagePullPolicy: Never}]
+`
 
 // services are the flows to Services only, which hold no connection open.
 func (w *world) services(t *testing.T, a applications) []flow {
@@ -310,7 +342,7 @@ func (w *world) elements(node string) (addresses []string, err error) {
 		return nil, err
 	}
 	for line := range strings.SplitSeq(out, ",") {
-		if _, endpoint, found := strings.Cut(line, virtual.String()+" . 80 . "); found {
+		if _, endpoint, found := strings.Cut(line, w.virtual().String()+" . 80 . "); found {
 			_, endpoint, _ = strings.Cut(endpoint, ": ")
 			addresses = append(addresses, strings.Fields(endpoint)[0])
 		}

@@ -20,18 +20,26 @@ import (
 
 // Nodes move from kube-proxy in nftables mode, ptp, host-local and portmap to onerule one
 // by one, and back, as docs/migrate.md says, while connections come and stay.
-func TestNodesMoveFromKubeProxyAndBack(t *testing.T) { moveAndBack(t, cluster.KubeProxy) }
+func TestNodesMoveFromKubeProxyAndBack(t *testing.T) {
+	moveAndBack(t, cluster.Options{With: cluster.KubeProxy})
+}
+
+// The same in a cluster of IPv6.
+func TestNodesOfIPv6MoveFromKubeProxyAndBack(t *testing.T) {
+	moveAndBack(t, cluster.Options{With: cluster.KubeProxy, Family: cluster.IPv6})
+}
 
 // The same from kube-proxy in iptables mode.
 func TestNodesMoveFromKubeProxyInIptablesModeAndBack(t *testing.T) {
-	moveAndBack(t, cluster.KubeProxyTables)
+	moveAndBack(t, cluster.Options{With: cluster.KubeProxyTables})
 }
 
-func moveAndBack(t *testing.T, from string) {
+func moveAndBack(t *testing.T, from cluster.Options) {
 	w := newWorld(t, from)
 	apps := w.deploy(t)
 	before := w.lives(t)
 	w.prepareMove(t)
+	w.install(t, "podNetwork.exclusive=true", "nodeSelector.onerule=yes")
 	tr := w.run(t, w.flows(t, apps))
 	goOn(t, 3*time.Second)
 
@@ -45,7 +53,7 @@ func moveAndBack(t *testing.T, from string) {
 	w.awaitOnerule(t, "n2")
 	goOn(t, 5*time.Second)
 	w.stop(t, "n2", "kube-proxy")
-	w.awaitNoKubeProxy(t)
+	w.awaitNoKubeProxy(t, "n1", "n2")
 	w.withoutStaticRoutes(t)
 	goOn(t, 5*time.Second)
 	tr.judge(t)
@@ -66,12 +74,20 @@ func (w *world) prepareMove(t *testing.T) {
 	w.kubectl(t, "-n", "kube-system", "create", "configmap", "onerule-apiserver",
 		"--from-literal=KUBERNETES_SERVICE_HOST="+api.Addr().String(),
 		fmt.Sprintf("--from-literal=KUBERNETES_SERVICE_PORT=%d", api.Port()))
+}
+
+// install applies the chart with some settings.
+func (w *world) install(t *testing.T, settings ...string) {
+	t.Helper()
 	chart, err := filepath.Abs("../../install/chart")
 	if err != nil {
 		t.Fatal(err)
 	}
-	helm := exec.CommandContext(t.Context(), "go", "-C", "../helm", "tool", "helm", "template", "onerule", chart,
-		"--namespace", "kube-system", "--set", "podNetwork.exclusive=true", "--set", "nodeSelector.onerule=yes")
+	args := []string{"-C", "../helm", "tool", "helm", "template", "onerule", chart, "--namespace", "kube-system"}
+	for _, s := range settings {
+		args = append(args, "--set", s)
+	}
+	helm := exec.CommandContext(t.Context(), "go", args...)
 	var said strings.Builder
 	helm.Stderr = &said
 	manifest, err := helm.Output()
@@ -138,7 +154,7 @@ func (w *world) awaitOnerule(t *testing.T, node string) {
 		if len(pods) != 1 || !ready(pods[0]) {
 			return fmt.Errorf("its pod is not ready: %d", len(pods))
 		}
-		if out, err := w.Node(node).Command(t.Context(), "nft", "list", "table", "ip", "onerule").CombinedOutput(); err != nil {
+		if out, err := w.Node(node).Command(t.Context(), "nft", "list", "table", w.nftFamily(), "onerule").CombinedOutput(); err != nil {
 			return fmt.Errorf("list its table: %w: %s", err, out)
 		}
 		lists, err := w.lists(node)
@@ -158,12 +174,12 @@ func (w *world) lists(node string) ([]string, error) {
 	return files, err
 }
 
-// awaitNoKubeProxy waits until nothing of kube-proxy is left on any node.
-func (w *world) awaitNoKubeProxy(t *testing.T) {
+// awaitNoKubeProxy waits until nothing of kube-proxy is left on nodes.
+func (w *world) awaitNoKubeProxy(t *testing.T, nodes ...string) {
 	t.Helper()
-	for _, n := range w.Nodes() {
-		eventually(t, "kube-proxy's rules go from "+n.Name(), 90*time.Second, func() error {
-			rules := w.on(t, n.Name(), "nft", "list", "ruleset")
+	for _, n := range nodes {
+		eventually(t, "kube-proxy's rules go from "+n, 90*time.Second, func() error {
+			rules := w.on(t, n, "nft", "list", "ruleset")
 			for _, trace := range []string{"kube-proxy", "KUBE-SERVICES", "KUBE-SVC-", "KUBE-SEP-"} {
 				if strings.Contains(rules, trace) {
 					return fmt.Errorf("%s is still there", trace)
@@ -179,7 +195,7 @@ func (w *world) withoutStaticRoutes(t *testing.T) {
 	t.Helper()
 	for i, n := range w.Nodes() {
 		other := w.Nodes()[1-i]
-		w.on(t, n.Name(), "ip", "route", "del", other.PodRanges()[0].String(), "metric", "0")
+		w.on(t, n.Name(), "ip", "route", "del", other.PodRanges()[0].String(), "proto", "boot")
 	}
 }
 
@@ -235,9 +251,11 @@ func (w *world) wantRecords(t *testing.T, dir string) {
 					want = append(want, p.Status.PodIP)
 				}
 			}
-			files, err := filepath.Glob(filepath.Join(w.file(n.Name(), dir), "10.*"))
+			files, err := os.ReadDir(w.file(n.Name(), dir))
 			for _, f := range files {
-				got = append(got, filepath.Base(f))
+				if _, err := netip.ParseAddr(f.Name()); err == nil {
+					got = append(got, f.Name())
+				}
 			}
 			slices.Sort(want)
 			slices.Sort(got)

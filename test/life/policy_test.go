@@ -92,12 +92,12 @@ spec:
 // the servers' ClusterIP and by their own addresses. It sees what Services' rules have
 // decided, and what stands in its place afterwards does not hide the client.
 func TestNetworkPoliciesBesideUs(t *testing.T) {
-	w := newWorld(t, cluster.Onerule)
-	if err := w.Apply(t.Context(), servers(workload, buildServer(t))); err != nil {
+	w := newWorld(t, cluster.Options{With: cluster.Onerule})
+	if err := w.Apply(t.Context(), w.servers(workload, buildServer(t))); err != nil {
 		t.Fatal(err)
 	}
 	for _, role := range []string{"friend", "stranger"} {
-		if err := w.Apply(t.Context(), servers(strings.ReplaceAll(clientManifest, "ROLE", role), buildServer(t))); err != nil {
+		if err := w.Apply(t.Context(), w.servers(strings.ReplaceAll(clientManifest, "ROLE", role), buildServer(t))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -190,7 +190,7 @@ func (w *world) ask(t *testing.T, clients, servers []corev1.Pod) map[string]erro
 	var flows []flow
 	for _, c := range clients {
 		from := inPod(t, c)
-		flows = append(flows, flow{kind: clusterIP, from: from, to: netip.AddrPortFrom(virtual, 80)})
+		flows = append(flows, flow{kind: clusterIP, from: from, to: netip.AddrPortFrom(w.virtual(), 80)})
 		for _, s := range servers {
 			flows = append(flows, flow{kind: podAddr, from: from, to: netip.AddrPortFrom(addressOf(t, s), serverPort)})
 		}

@@ -30,7 +30,13 @@ const (
 	hostPorts = "hostPort"
 )
 
-var virtual = netip.MustParseAddr("10.96.7.7")
+// virtual is the ClusterIP of the servers.
+func (w *world) virtual() netip.Addr {
+	if w.isIPv6() {
+		return netip.MustParseAddr("fd00:10:96::707")
+	}
+	return netip.MustParseAddr("10.96.7.7")
+}
 
 // workload are the objects: servers behind a Service, which say when they are about to
 // end, a server with a host port on each node, and a client on each node.
@@ -91,7 +97,7 @@ spec:
 `
 
 // servers fills in a manifest the pods' own parts.
-func servers(manifest, dir string) string {
+func (w *world) servers(manifest, dir string) string {
 	pod := fmt.Sprintf(`terminationGracePeriodSeconds: %d
       automountServiceAccountToken: false
       enableServiceLinks: false
@@ -100,7 +106,7 @@ func servers(manifest, dir string) string {
         imagePullPolicy: Never
         command: [/program/server, "%d", "%d"]
         volumeMounts: [{name: program, mountPath: /program, readOnly: true}]`, serverPort, serveOn)
-	return strings.NewReplacer("VIRTUAL", virtual.String(), "POD", pod, "CONTAINER", container).Replace(manifest)
+	return strings.NewReplacer("VIRTUAL", w.virtual().String(), "POD", pod, "CONTAINER", container).Replace(manifest)
 }
 
 // applications are the pods of the workload.
@@ -109,7 +115,7 @@ type applications struct{ web, host, client []corev1.Pod }
 // deploy starts the workload and waits until it is ready.
 func (w *world) deploy(t *testing.T) applications {
 	t.Helper()
-	if err := w.Apply(t.Context(), servers(workload, buildServer(t))); err != nil {
+	if err := w.Apply(t.Context(), w.servers(workload, buildServer(t))); err != nil {
 		t.Fatal(err)
 	}
 	return w.found(t)
@@ -139,8 +145,8 @@ func (w *world) flows(t *testing.T, a applications) []flow {
 	for node, other := range map[string]string{"n1": "n2", "n2": "n1"} {
 		own := w.Node(node).Addresses()[0]
 		flows = append(flows,
-			flow{kind: clusterIP, from: pods[node], to: at(virtual, 80)},
-			flow{kind: clusterIP, from: w.machines[node], to: at(virtual, 80)},
+			flow{kind: clusterIP, from: pods[node], to: at(w.virtual(), 80)},
+			flow{kind: clusterIP, from: w.machines[node], to: at(w.virtual(), 80)},
 			flow{kind: nodePorts, from: outside, to: at(own, nodePort)},
 			flow{kind: nodePorts, from: pods[other], to: at(own, nodePort)},
 			flow{kind: podAddr, from: pods[node], to: at(addressOf(t, podOn(t, a.host, other)), serverPort)},

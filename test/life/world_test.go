@@ -39,12 +39,13 @@ type world struct {
 }
 
 // newWorld starts a cluster of two nodes. The test is skipped where nobody asked for one.
-func newWorld(t *testing.T, with string) *world {
+func newWorld(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	if os.Getenv("ONERULE_CLUSTER") != "1" {
 		t.Skip("needs a cluster and minutes: make cluster-test")
 	}
-	c := cluster.Start(t, cluster.Options{Dir: clusterDir, With: with, Out: progress{t}})
+	o.Dir, o.Out = clusterDir, progress{t}
+	c := cluster.Start(t, o)
 	downOnSignals(t, c)
 	api, err := c.Client()
 	if err != nil {
@@ -60,6 +61,16 @@ func newWorld(t *testing.T, with string) *world {
 		w.machines[m.Name()] = openNetwork(t, m.Name(), pid)
 	}
 	return w
+}
+
+func (w *world) isIPv6() bool { return w.Family() == cluster.IPv6 }
+
+// nftFamily is what nft calls the family of the cluster.
+func (w *world) nftFamily() string {
+	if w.isIPv6() {
+		return "ip6"
+	}
+	return "ip"
 }
 
 // progress prints lines as they come.
