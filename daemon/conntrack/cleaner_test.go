@@ -203,7 +203,7 @@ func TestPassesAreMadeOnlyForWhatCanBeStale(t *testing.T) {
 		s.Expect(tcp, Facts{Owned: true, New: true})
 		s.Written()
 		<-time.After(time.Hour)
-		s.want(t, "0s [] [] [unanswered]", "1s [] [] [unanswered]", "1h0m0s [] [] [without DNAT unanswered]", "1h0m1s [] [] [without DNAT unanswered]")
+		s.want(t, "0s [] [] [unanswered]", "1s [] [] [unanswered]", "1h0m0s [] [] [without DNAT]", "1h0m1s [] [] [without DNAT]")
 	})
 }
 

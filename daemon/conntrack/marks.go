@@ -75,9 +75,12 @@ func (l look) listings() (list []flows.Which) {
 
 // marked gives what facts make of the flows to a frontend.
 func marked(f nft.Frontend, facts Facts, resetRemoved bool) mark {
-	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New, translated: true}
+	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New}
+	l := lists{except: facts.Except}
 	m.unanswered = f.Protocol == unix.IPPROTO_TCP && !resetRemoved
-	l := lists{except: facts.Except, keep: sorted(facts.Keep)}
+	if m.translated = !m.unanswered || !facts.New; m.translated { // of what is new nobody waits for an answer
+		l.keep = sorted(facts.Keep)
+	}
 	if len(l.keep)+len(l.except) > 0 {
 		m.lists = &l
 	}

@@ -58,6 +58,9 @@ func (p place) choose(all map[netip.AddrPort]model.Endpoint, family Family) choi
 		return some
 	}
 	c := choice{serving: of(sorted, servable), cluster: of(sorted, isReady)}
+	if len(c.serving) == len(c.cluster) {
+		c.serving = c.cluster // who is ready serves: one list is enough for most Services
+	}
 	c.readyHere = of(c.cluster, p.here)
 	c.hinted = slices.ContainsFunc(c.cluster, func(to netip.AddrPort) bool { return all[to].Hints != nil })
 	if c.hinted {
