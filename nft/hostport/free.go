@@ -60,7 +60,8 @@ func freeOfProcesses(c Claim) error {
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
 		s := socketOf(c)
-		return &TakenError{Claim: c, By: s.process(), passing: c.Protocol == TCP && s.local.IsLoopback()}
+		hasGone := !s.local.IsValid() && c.Protocol != SCTP // since the kernel was asked; SCTP is not looked for
+		return &TakenError{Claim: c, By: s.process(), passing: hasGone || c.Protocol == TCP && s.local.IsLoopback()}
 	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.ESOCKTNOSUPPORT):
 		return nil // no such address yet, or a node that does not speak it: nobody listens
 	case err != nil:

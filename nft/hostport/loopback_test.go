@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"onerule/nft/hostport"
 	"onerule/test/addr"
 	"onerule/test/netns"
@@ -113,6 +115,22 @@ func TestWhereAProxyListensForAPort(t *testing.T) {
 	}
 }
 
+// bound gives a socket of TCP that has a port and does not listen, which no list shows.
+func bound(t *testing.T, ns *netns.NS, at netip.AddrPort) (fd int) {
+	t.Helper()
+	wired.Do(t, ns, func() (err error) {
+		domain, sockaddr := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(at.Port()), Addr: [4]byte{127, 0, 0, 1}})
+		if at.Addr().Is6() {
+			domain, sockaddr = unix.AF_INET6, &unix.SockaddrInet6{Port: int(at.Port()), Addr: at.Addr().As16()}
+		}
+		if fd, err = unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err == nil {
+			err = unix.Bind(fd, sockaddr)
+		}
+		return err
+	})
+	return fd
+}
+
 // The proxy of the pod before learns of its end a moment later than the next pod comes.
 func TestD24_AProxyMayLetGoOfAPort(t *testing.T) {
 	each(t, func(t *testing.T, p addr.Plan) {
@@ -142,6 +160,17 @@ func TestD24_AProxyMayLetGoOfAPort(t *testing.T) {
 			}
 			if !strings.Contains(rules(t, ns), fmt.Sprintf("tcp . %d", hostPort)) {
 				t.Error("the port leads nowhere")
+			}
+		})
+		t.Run("one that nobody is seen to have is waited for", func(t *testing.T) {
+			if err := ports.Release(t.Context(), "a:eth0"); err != nil {
+				t.Fatal(err)
+			}
+			fd := bound(t, ns, netip.AddrPortFrom(loopbackOf(p), hostPort))
+			letGo := time.AfterFunc(200*time.Millisecond, func() { _ = unix.Close(fd) })
+			defer letGo.Stop()
+			if err := try(within(t)); err != nil {
+				t.Error(err)
 			}
 		})
 		t.Run("one of the same owner is in nobody's way", func(t *testing.T) {
