@@ -15,7 +15,6 @@ import (
 
 	"onerule/bpf"
 	"onerule/daemon/config"
-	"onerule/daemon/conntrack"
 	"onerule/daemon/health"
 	"onerule/daemon/metrics"
 	"onerule/daemon/model"
@@ -69,7 +68,7 @@ type Daemon struct {
 	ledger        *plan.Ledger
 	programs      map[nft.Family]*nft.Program
 	monitor       *nft.Monitor
-	cleaners      map[nft.Family]*conntrack.Cleaner
+	cleaners      map[nft.Family]cleaners
 	full          *fullPins
 	tally         *tally
 	network       *network.Network // nil: pods are connected by others
@@ -101,7 +100,7 @@ func New(cfg Config) (*Daemon, error) {
 		wanted:        map[nft.Family]held{},
 		held:          map[nft.Family]held{},
 		programs:      map[nft.Family]*nft.Program{},
-		cleaners:      map[nft.Family]*conntrack.Cleaner{},
+		cleaners:      map[nft.Family]cleaners{},
 		nodePortAddrs: map[nft.Family][]netip.Addr{},
 		notes:         map[string][]model.Note{},
 		full:          newFullPins(),
@@ -132,7 +131,7 @@ func New(cfg Config) (*Daemon, error) {
 		}
 		p.WatchedBy(monitor)
 		d.programs[family] = p
-		d.cleaners[family] = d.newCleaner(family)
+		d.cleaners[family] = d.newCleaners(family)
 	}
 	return d, nil
 }
@@ -171,8 +170,10 @@ func (d *Daemon) Run(ctx context.Context) error {
 	defer beside.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil) // before it waits: a panic must end the process, not hang in it
-	for _, c := range d.cleaners {
-		beside.Go(func() { c.Run(ctx) })
+	for _, both := range d.cleaners {
+		for _, c := range both {
+			beside.Go(func() { c.Run(ctx) })
+		}
 	}
 	beside.Go(func() { d.checks.Run(ctx) })
 	beside.Go(func() { d.watch(ctx) })

@@ -9,18 +9,43 @@ import (
 	"onerule/nft"
 )
 
-// newCleaner gives what deletes stale flows of a family.
-func (d *Daemon) newCleaner(family nft.Family) *conntrack.Cleaner {
+// cleaners delete stale flows of a family: one those that have to go at once, the other one
+// those that nobody has answered.
+type cleaners [2]*conntrack.Cleaner
+
+func (d *Daemon) newCleaners(family nft.Family) (c cleaners) {
 	label := familyLabel(family)
-	return conntrack.New(conntrack.Config{
-		Family:       family,
-		ResetRemoved: d.cfg.Settings.ResetRemovedEndpoints,
-		Passed: func(p conntrack.Pass) {
-			d.metrics.ConntrackPass(label, p.Took, p.Deleted())
-			d.metrics.Untranslated(label, p.Untranslated)
-		},
-		Log: d.cfg.Log,
-	})
+	for i, unanswered := range []bool{false, true} {
+		c[i] = conntrack.New(conntrack.Config{
+			Family:       family,
+			ResetRemoved: d.cfg.Settings.ResetRemovedEndpoints,
+			Unanswered:   unanswered,
+			Passed: func(p conntrack.Pass) {
+				d.metrics.ConntrackPass(label, p.Took, p.Deleted())
+				d.metrics.Untranslated(label, p.Untranslated)
+			},
+			Log: d.cfg.Log,
+		})
+	}
+	return c
+}
+
+func (c cleaners) expect(f nft.Frontend, facts conntrack.Facts) {
+	for _, one := range c {
+		one.Expect(f, facts)
+	}
+}
+
+func (c cleaners) written() {
+	for _, one := range c {
+		one.Written()
+	}
+}
+
+func (c cleaners) setNodePortAddrs(list []netip.Addr) {
+	for _, one := range c {
+		one.SetNodePortAddrs(list)
+	}
 }
 
 // expect tells the cleaner what is so of frontends once the write that is about to begin
@@ -31,7 +56,7 @@ func (d *Daemon) expect(family nft.Family, keys plan.Keys, out plan.Outcome, was
 			continue
 		}
 		decision, ours := out.Decisions[f]
-		d.cleaners[family].Expect(frontend(f), conntrack.Facts{
+		d.cleaners[family].expect(frontend(f), conntrack.Facts{
 			Owned: ours, New: ours && !was(frontend(f)), Keep: decision.Keep, Except: d.claimed(family, f),
 		})
 	}
@@ -40,7 +65,7 @@ func (d *Daemon) expect(family nft.Family, keys plan.Keys, out plan.Outcome, was
 // expectGone tells the cleaner of frontends that are nobody's any more.
 func (d *Daemon) expectGone(family nft.Family, gone []nft.Frontend) {
 	for _, f := range gone {
-		d.cleaners[family].Expect(f, conntrack.Facts{})
+		d.cleaners[family].expect(f, conntrack.Facts{})
 	}
 }
 
@@ -73,7 +98,7 @@ func (d *Daemon) adoptNodePortAddrs(family nft.Family) {
 		return
 	}
 	d.nodePortAddrs[family] = now
-	d.cleaners[family].SetNodePortAddrs(now)
+	d.cleaners[family].setNodePortAddrs(now)
 	ports := d.ledger.NodePorts(plan.Family(family))
 	if len(came) > 0 {
 		d.expect(family, ports, d.ledger.Decide(ports), func(nft.Frontend) bool { return false })

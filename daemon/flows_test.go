@@ -99,7 +99,7 @@ func (f flowed) clean() {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- f.ns.Do(func() error {
-			f.cleaners[nft.IPv4].Run(ctx)
+			f.cleaners[nft.IPv4][0].Run(ctx)
 			return nil
 		})
 	}()
@@ -320,13 +320,13 @@ func TestACostOfFlowsThatDoesNotDependOnOtherServices(t *testing.T) {
 		}
 		f.Synced()
 		f.sync(true)
-		f.cleaners[nft.IPv4].Written()
+		f.cleaners[nft.IPv4].written()
 		p := f.programs[nft.IPv4]
 		keys := f.ledger.Of(func(n model.Name) bool { return n.Name == "s0" })
 		out := f.ledger.Decide(keys)
 		return testing.AllocsPerRun(100, func() {
 			f.expect(nft.IPv4, keys, out, p.Has)
-			f.cleaners[nft.IPv4].Written()
+			f.cleaners[nft.IPv4].written()
 		})
 	}
 	for _, protocol := range []model.Protocol{model.TCP, model.UDP} {

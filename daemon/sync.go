@@ -111,7 +111,7 @@ func (d *Daemon) syncFamily(ctx context.Context, family nft.Family, touched plan
 	if err := d.writeFamily(ctx, family, touched); err != nil {
 		return err
 	}
-	d.cleaners[family].Written()
+	d.cleaners[family].written()
 	return nil
 }
 

@@ -2,9 +2,9 @@
 // elsewhere than the frontends say by now: flows that began before their destination was
 // a frontend, which go past it for as long as they last, and flows to endpoints that
 // serve no more. Of the latter UDP and SCTP, which no endpoint ends: a client with a
-// fixed port would keep them alive for ever; and of TCP those that nobody has answered: the
-// client's next SYN then goes to an endpoint that serves, and nobody meets a port of his that
-// is used again within the two minutes that the kernel waits. Established TCP flows to endpoints
+// fixed port would keep them alive for ever; and, by a cleaner of their own, of TCP those that
+// nobody has answered: the client's next SYN then goes to an endpoint that serves, and so does
+// who comes from his port within the two minutes that the kernel waits. Other TCP flows to endpoints
 // that are gone can be ended, too, if asked for: the next packet of the client then meets
 // somebody who does not know the connection, and a reset.
 //
@@ -13,6 +13,7 @@ package conntrack
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -28,6 +29,17 @@ import (
 // while the frontend was written confirms its flow after the first pass looked.
 const betweenPasses = time.Second
 
+// betweenUnanswered is that of cleaners of unanswered flows: the kernel's walk through a
+// large table for a few entries lets nothing else of the network run on its processor, so
+// there is one now and then, and the longer it takes the less often.
+const (
+	betweenUnanswered = 5 * time.Second
+	shareUnanswered   = 100 // at most one part of so many of the time
+)
+
+// moreLooks is how often flows are looked at again that a last pass has found first.
+const moreLooks = 3
+
 // failedPass is how long after a pass that failed the next one follows.
 const failedPass = 10 * time.Second
 
@@ -36,6 +48,9 @@ type Config struct {
 	Family nft.Family
 	// ResetRemoved ends TCP flows to endpoints that are gone.
 	ResetRemoved bool
+	// Unanswered makes a cleaner that is for TCP flows alone that nobody has answered, and
+	// that lead to endpoints which serve no more.
+	Unanswered bool
 	// Passed, if set, is called after each pass, by the goroutine of Run.
 	Passed func(Pass)
 	Log    logr.Logger
@@ -81,6 +96,7 @@ type Cleaner struct {
 	// silent are the TCP flows that nobody had answered in the last pass and that lead to
 	// endpoints which serve no more, and found those of this one. Of the goroutine of Run.
 	silent, found map[string]bool
+	more          int // how often there were new ones in a row
 
 	mu       sync.Mutex
 	expected marks // of writes that have not succeeded
@@ -118,10 +134,23 @@ func (c *Cleaner) SetNodePortAddrs(list []netip.Addr) {
 // A NodePort has no address. What is expected of the same frontend later counts, but what
 // was New stays so until it was looked at or the frontend is gone.
 func (c *Cleaner) Expect(f nft.Frontend, facts Facts) {
-	m := marked(f, facts, c.cfg.ResetRemoved)
+	m := marked(f, facts, c.cfg)
+	if m.owned && !m.looks().any() || c.cfg.Unanswered && !m.translated {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.cfg.Unanswered && facts.New && !c.isKnown(f) {
+		return // a load: nobody waits for what was not ours
+	}
 	c.expected.add(f, m)
+}
+
+// isKnown says whether something is expected of a frontend that no pass has taken up.
+func (c *Cleaner) isKnown(f nft.Frontend) bool {
+	_, expected := c.expected[f]
+	_, pending := c.pending[f]
+	return expected || pending
 }
 
 // Written says that the kernel has all that was expected so far.
@@ -181,6 +210,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 		}
 		first := c.take()
 		if len(first)+len(again) == 0 {
+			c.silent, c.found = nil, map[string]bool{}
 			pause = nil
 			continue
 		}
@@ -196,6 +226,7 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 	all := view{first, again}
 	looks := all.looks()
 	if !looks.any() {
+		clear(c.found)
 		return nil, 0
 	}
 	c.mu.Lock()
@@ -214,11 +245,25 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 		if p.Deleted() > 0 {
 			log.V(2).Info("deleted conntrack entries", "read", p.Read, "took", p.Took)
 		}
-		return first, betweenPasses
+		if len(c.found) > 0 && c.more < moreLooks {
+			c.more++
+			return all.merged(), c.between(p)
+		}
+		c.more = 0
+		return first, c.between(p)
 	case ctx.Err() == nil:
 		log.Error(err, "conntrack is not clean, trying again", "after", failedPass)
 	}
+	maps.Copy(c.found, c.silent) // which the pass has not come to, perhaps
 	return all.merged(), failedPass
+}
+
+// between gives how long after a pass the next one may follow.
+func (c *Cleaner) between(p Pass) time.Duration {
+	if c.cfg.Unanswered {
+		return max(betweenUnanswered, shareUnanswered*p.Took)
+	}
+	return betweenPasses
 }
 
 // stale says whether a flow is, by the marks of a pass and by all that was expected since

@@ -28,14 +28,18 @@ type swept struct {
 	during  func() // called in the midst of each pass
 	passes  []string
 	told    []Pass
+
+	protocol uint8 // of the flows
+	silent   bool  // nobody has answered them
 }
 
 // beside runs a cleaner beside f, until f ends.
-func beside(t *testing.T, f func(*swept)) {
+func beside(t *testing.T, cfg Config, f func(*swept)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		s := &swept{start: time.Now(), during: func() {}}
-		s.Cleaner = New(Config{Family: nft.IPv4, Passed: func(p Pass) { s.told = append(s.told, p) }, Log: logr.Discard()})
+		s := &swept{start: time.Now(), during: func() {}, protocol: unix.IPPROTO_UDP}
+		cfg.Family, cfg.Passed, cfg.Log = nft.IPv4, func(p Pass) { s.told = append(s.told, p) }, logr.Discard()
+		s.Cleaner = New(cfg)
 		s.pass = s.look
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -54,13 +58,15 @@ func (s *swept) look(_ context.Context, l look, stale func(flows.Flow) (bool, er
 	s.during()
 	var untranslated, left []int
 	for port := range 20 {
-		to := nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_UDP, Port: uint16(port)}
+		to := nft.Frontend{Addr: vip, Protocol: s.protocol, Port: uint16(port)}
 		if gone, err := stale(flowTo(to, netip.AddrPortFrom(vip, uint16(port)))); err != nil {
 			return Pass{}, err
 		} else if gone {
 			untranslated = append(untranslated, port)
 		}
-		if gone, err := stale(flowTo(to, endpointB)); err != nil {
+		translated := flowTo(to, endpointB)
+		translated.Answered = !s.silent
+		if gone, err := stale(translated); err != nil {
 			return Pass{}, err
 		} else if gone {
 			left = append(left, port)
@@ -91,7 +97,7 @@ func (s *swept) want(t *testing.T, passes ...string) {
 }
 
 func TestEachFrontendIsInTwoPasses(t *testing.T) {
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		<-time.After(time.Minute)
 		s.came(1)
 		<-time.After(300 * time.Millisecond)
@@ -109,7 +115,7 @@ func TestEachFrontendIsInTwoPasses(t *testing.T) {
 
 // A frontend that comes in the second after the last pass still waits for its end.
 func TestPassesAreASecondApart(t *testing.T) {
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		s.came(1)
 		<-time.After(1500 * time.Millisecond)
 		s.came(2)
@@ -120,7 +126,7 @@ func TestPassesAreASecondApart(t *testing.T) {
 
 // A stream of new frontends puts no second pass off.
 func TestAStreamOfFrontendsStarvesNone(t *testing.T) {
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		for i := range uint16(10) {
 			s.came(i)
 			<-time.After(300 * time.Millisecond)
@@ -131,7 +137,7 @@ func TestAStreamOfFrontendsStarvesNone(t *testing.T) {
 }
 
 func TestAFailedPassIsRepeatedWithAllItWasFor(t *testing.T) {
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		s.came(1)
 		s.came(2)
 		s.failing.Store(true)
@@ -153,7 +159,7 @@ func TestAFailedPassIsRepeatedWithAllItWasFor(t *testing.T) {
 func TestAWriteThatFailedLosesNothing(t *testing.T) {
 	udp := func(port uint16) nft.Frontend { return nft.Frontend{Addr: vip, Protocol: 17, Port: port} }
 	b := []netip.AddrPort{endpointB}
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		s.Expect(udp(1), Facts{Owned: true, New: true, Keep: b}) // the write fails
 		s.Expect(udp(2), Facts{})                                // this one, too
 		<-time.After(time.Hour)
@@ -171,7 +177,7 @@ func TestAWriteThatFailedLosesNothing(t *testing.T) {
 func TestAPassKnowsWhatIsExpectedMeanwhile(t *testing.T) {
 	f := nft.Frontend{Addr: vip, Protocol: 17, Port: 1}
 	gone := nft.Frontend{Addr: vip, Protocol: 17, Port: 2}
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		s.during = func() {
 			s.Expect(f, Facts{Owned: true, Keep: []netip.AddrPort{endpointB}})
 			s.Expect(gone, Facts{})
@@ -189,27 +195,64 @@ func TestAPassKnowsWhatIsExpectedMeanwhile(t *testing.T) {
 	})
 }
 
-// R20: no look at what can't be stale: of TCP at flows only that nobody has answered, or that
-// go past a frontend that is new.
+// R20: no look at the table where no flow can be stale, and none at translated flows where
+// only others can.
 func TestPassesAreMadeOnlyForWhatCanBeStale(t *testing.T) {
 	tcp := nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_TCP, Port: 1}
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		s.Expect(tcp, Facts{Owned: true, Keep: []netip.AddrPort{endpointA}})
 		s.Expect(nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_TCP, Port: 2}, Facts{})
 		s.Written()
 		s.Written()
 		<-time.After(time.Hour)
-		s.want(t, "0s [] [] [unanswered]", "1s [] [] [unanswered]")
+		s.want(t)
 		s.Expect(tcp, Facts{Owned: true, New: true})
 		s.Written()
 		<-time.After(time.Hour)
-		s.want(t, "0s [] [] [unanswered]", "1s [] [] [unanswered]", "1h0m0s [] [] [without DNAT]", "1h0m1s [] [] [without DNAT]")
+		s.want(t, "1h0m0s [] [] [without DNAT]", "1h0m1s [] [] [without DNAT]")
+	})
+}
+
+// Unanswered flows are looked for now and then, in passes of their own: twice after a change,
+// however many come, and once more after one that had found new ones or failed.
+func TestPassesForUnansweredFlows(t *testing.T) {
+	at := func(protocol uint8, port uint16) nft.Frontend {
+		return nft.Frontend{Addr: vip, Protocol: protocol, Port: port}
+	}
+	gone := Facts{Owned: true, Keep: []netip.AddrPort{endpointA}}
+	beside(t, Config{Unanswered: true}, func(s *swept) {
+		s.Expect(at(unix.IPPROTO_UDP, 1), gone)
+		s.Expect(at(unix.IPPROTO_UDP, 2), Facts{})
+		s.Expect(at(unix.IPPROTO_TCP, 1), Facts{Owned: true, New: true, Keep: gone.Keep}) // of a load
+		s.Written()
+		<-time.After(time.Hour)
+		s.want(t)
+		for range 20 { // as many as a rollout has, within 10 s
+			s.Expect(at(unix.IPPROTO_TCP, 50), gone) // which has no flows
+			s.Written()
+			<-time.After(time.Second / 2)
+		}
+		<-time.After(time.Hour)
+		s.want(t, "1h0m0s [] [] [unanswered]", "1h0m5s [] [] [unanswered]", "1h0m10s [] [] [unanswered]", "1h0m15s [] [] [unanswered]")
+	})
+	beside(t, Config{Unanswered: true}, func(s *swept) {
+		s.protocol, s.silent = unix.IPPROTO_TCP, true
+		s.Expect(at(unix.IPPROTO_TCP, 1), gone)
+		s.Written()
+		<-time.After(6 * time.Second)
+		s.failing.Store(true) // though it has found what is stale
+		s.Expect(at(unix.IPPROTO_TCP, 2), gone)
+		s.Written()
+		<-time.After(6 * time.Second)
+		s.failing.Store(false)
+		<-time.After(time.Hour)
+		s.want(t, "0s [] [] [unanswered]", "5s [] [1] [unanswered]", "10s [] [] [unanswered]", "20s [] [2] [unanswered]")
 	})
 }
 
 // Whoever writes does not wait for a pass, and many can at once.
 func TestWritersDoNotWaitForPasses(t *testing.T) {
-	beside(t, func(s *swept) {
+	beside(t, Config{}, func(s *swept) {
 		release := make(chan struct{})
 		s.during = func() { <-release }
 		s.came(1)

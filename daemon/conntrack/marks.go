@@ -22,9 +22,8 @@ type Facts struct {
 	New bool
 	// Keep are the endpoints that flows may go on to: of UDP and SCTP, whose flows have no
 	// end of their own, all that serve, terminating or not, whichever of them policies
-	// choose for new ones. Of TCP the same, for flows that nobody has answered; with
-	// ResetRemoved all that are listed, whatever their conditions, for all flows. Of a
-	// frontend that is gone there are none.
+	// choose for new ones. Of TCP the same, or all that are listed, whatever their
+	// conditions, with ResetRemoved. Of a frontend that is gone there are none.
 	Keep []netip.AddrPort
 	// Except are, for a NodePort, the addresses of the node where another frontend has
 	// the protocol and port: an external or load balancer IP.
@@ -37,7 +36,7 @@ type mark struct {
 	owned        bool
 	untranslated bool   // flows without a DNAT, which go past it
 	translated   bool   // flows with one, but for lists.keep
-	unanswered   bool   // of those only flows that nobody has answered
+	unanswered   bool   // of those only the ones that nobody has answered
 	lists        *lists // nil: both are empty
 }
 
@@ -73,12 +72,13 @@ func (l look) listings() (list []flows.Which) {
 	return list
 }
 
-// marked gives what facts make of the flows to a frontend.
-func marked(f nft.Frontend, facts Facts, resetRemoved bool) mark {
-	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New}
+// marked gives what facts make of the flows to a frontend for a cleaner.
+func marked(f nft.Frontend, facts Facts, cfg Config) mark {
+	tcp := f.Protocol == unix.IPPROTO_TCP
+	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New && !cfg.Unanswered, unanswered: cfg.Unanswered}
+	m.translated = tcp && (cfg.Unanswered || cfg.ResetRemoved) || !tcp && !cfg.Unanswered
 	l := lists{except: facts.Except}
-	m.unanswered = f.Protocol == unix.IPPROTO_TCP && !resetRemoved
-	if m.translated = !m.unanswered || !facts.New; m.translated { // of what is new nobody waits for an answer
+	if m.translated {
 		l.keep = sorted(facts.Keep)
 	}
 	if len(l.keep)+len(l.except) > 0 {
