@@ -97,6 +97,7 @@ func (w *world) runWithTurn(t *testing.T, a applications) (*traffic, *turn) {
 
 // killed kills the daemon of one node after the other, while servers come and go.
 func killed(t *testing.T, w *world, a applications) {
+	w.keepFirst(t, a.web) // connections to them are open
 	tr, u := w.runWithTurn(t, a)
 	kills, replicas := 0, 4
 	every := time.NewTicker(5 * time.Second)
