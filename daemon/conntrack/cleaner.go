@@ -91,7 +91,7 @@ func (p Pass) Deleted() int { return p.Untranslated + p.Stale }
 type Cleaner struct {
 	cfg Config
 	// pass looks once at the whole table.
-	pass func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error)
+	pass func(ctx context.Context, which flows.Which, stale func(flows.Flow) (bool, error)) (Pass, error)
 	wake chan struct{}
 	// silent are the TCP flows that nobody had answered in the last pass and that lead to
 	// endpoints which serve no more, and found those of this one. Of the goroutine of Run.
@@ -108,8 +108,8 @@ type Cleaner struct {
 func New(cfg Config) *Cleaner {
 	return &Cleaner{
 		cfg: cfg,
-		pass: func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error) {
-			return sweep(ctx, cfg.Family, l, stale)
+		pass: func(ctx context.Context, which flows.Which, stale func(flows.Flow) (bool, error)) (Pass, error) {
+			return sweep(ctx, cfg.Family, which, stale)
 		},
 		wake:     make(chan struct{}, 1),
 		expected: marks{}, pending: marks{},
@@ -135,7 +135,7 @@ func (c *Cleaner) SetNodePortAddrs(list []netip.Addr) {
 // was New stays so until it was looked at or the frontend is gone.
 func (c *Cleaner) Expect(f nft.Frontend, facts Facts) {
 	m := marked(f, facts, c.cfg)
-	if m.owned && !m.looks().any() || c.cfg.Unanswered && !m.translated {
+	if m.owned && !m.looks() || c.cfg.Unanswered && !m.translated {
 		return
 	}
 	c.mu.Lock()
@@ -224,8 +224,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 // gives those that the next one is for and when that is.
 func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Duration) {
 	all := view{first, again}
-	looks := all.looks()
-	if !looks.any() {
+	looks, translated := all.looks()
+	if !looks {
 		clear(c.found)
 		return nil, 0
 	}
@@ -234,7 +234,7 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 	c.mu.Unlock()
 	start := time.Now()
 	c.silent, c.found = c.found, map[string]bool{}
-	p, err := c.pass(ctx, looks, func(f flows.Flow) (bool, error) { return c.stale(all, node, f) })
+	p, err := c.pass(ctx, c.which(translated), func(f flows.Flow) (bool, error) { return c.stale(all, node, f) })
 	p.Took, p.Err = time.Since(start), err
 	if c.cfg.Passed != nil {
 		c.cfg.Passed(p)
@@ -258,6 +258,18 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 	return all.merged(), failedPass
 }
 
+// which gives the entries that a pass asks the kernel for.
+func (c *Cleaner) which(translated bool) flows.Which {
+	switch {
+	case c.cfg.Unanswered:
+		return flows.Unanswered
+	case translated:
+		return flows.All
+	default:
+		return flows.WithoutDNAT
+	}
+}
+
 // between gives how long after a pass the next one may follow.
 func (c *Cleaner) between(p Pass) time.Duration {
 	if c.cfg.Unanswered {
@@ -269,6 +281,9 @@ func (c *Cleaner) between(p Pass) time.Duration {
 // stale says whether a flow is, by the marks of a pass and by all that was expected since
 // it began: an endpoint may have come, or a frontend gone.
 func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flows.Flow) (bool, error) {
+	if c.cfg.Unanswered && f.Answered {
+		return false, nil // a kernel before 5.17 gives it all the same
+	}
 	to := frontendOf(f)
 	frontend, m, ok := all.of(to, node)
 	if !ok {
@@ -286,14 +301,14 @@ func (c *Cleaner) stale(all view, node map[netip.Addr]bool, f flows.Flow) (bool,
 	c.mu.Unlock()
 	switch {
 	case !ok:
-		return c.isSure(m, f), nil
+		return c.isSure(f), nil
 	case !f.Translated:
 		return now.owned, nil
 	}
 	if stale, err := now.stale(f); !stale || err != nil {
 		return false, err
 	}
-	return c.isSure(m, f), nil
+	return c.isSure(f), nil
 }
 
 // maxSilent bounds what is kept of flows from one pass to the next.
@@ -301,8 +316,8 @@ const maxSilent = 1 << 16
 
 // isSure says whether a flow can go at once, or had no answer in the pass before either: the
 // answer to one that has just begun may be on its way.
-func (c *Cleaner) isSure(m mark, f flows.Flow) bool {
-	if !f.Translated || !m.unanswered {
+func (c *Cleaner) isSure(f flows.Flow) bool {
+	if !c.cfg.Unanswered {
 		return true
 	}
 	k := string(f.Original) + string(f.Zone) + string(f.ID)

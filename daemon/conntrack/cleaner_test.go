@@ -54,7 +54,7 @@ func beside(t *testing.T, cfg Config, f func(*swept)) {
 }
 
 // look is a pass over a table with a flow of each kind for each of 20 ports.
-func (s *swept) look(_ context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error) {
+func (s *swept) look(_ context.Context, which flows.Which, stale func(flows.Flow) (bool, error)) (Pass, error) {
 	s.during()
 	var untranslated, left []int
 	for port := range 20 {
@@ -72,7 +72,7 @@ func (s *swept) look(_ context.Context, l look, stale func(flows.Flow) (bool, er
 			left = append(left, port)
 		}
 	}
-	s.passes = append(s.passes, fmt.Sprint(time.Since(s.start), " ", untranslated, " ", left, " ", l.listings()))
+	s.passes = append(s.passes, fmt.Sprint(time.Since(s.start), " ", untranslated, " ", left, " [", which, "]"))
 	if s.failing.Load() {
 		return Pass{}, errors.New("interrupted")
 	}

@@ -336,7 +336,7 @@ func TestAnEntryThatIsGoneIsNoError(t *testing.T) {
 			create(t, ns, []entry{e})
 			var pass Pass
 			err := ns.Do(func() (err error) {
-				pass, err = sweep(t.Context(), nft.IPv4, look{translated: true}, func(f flows.Flow) (bool, error) { return true, c.meanwhile(f) })
+				pass, err = sweep(t.Context(), nft.IPv4, flows.All, func(f flows.Flow) (bool, error) { return true, c.meanwhile(f) })
 				return err
 			})
 			if got := present(t, ns, nft.IPv4)[e.String()]; err != nil || pass.Read != 1 || pass.Deleted() != 0 || got != c.left {
@@ -353,7 +353,7 @@ func TestAPassEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
 	err := ns.Do(func() error {
-		_, err := sweep(ctx, nft.IPv4, look{translated: true}, func(flows.Flow) (bool, error) { seen++; cancel(); return false, nil })
+		_, err := sweep(ctx, nft.IPv4, flows.All, func(flows.Flow) (bool, error) { seen++; cancel(); return false, nil })
 		return err
 	})
 	if seen != 1 || !errors.Is(err, context.Canceled) {
@@ -390,8 +390,8 @@ func TestR20ALargeTableIsReadOnceAndNeverHeld(t *testing.T) {
 	marked := c.take()
 	before, most, seen := heap(), uint64(0), 0
 	pass := c.pass
-	c.pass = func(ctx context.Context, l look, stale func(flows.Flow) (bool, error)) (Pass, error) {
-		return pass(ctx, l, func(f flows.Flow) (bool, error) {
+	c.pass = func(ctx context.Context, which flows.Which, stale func(flows.Flow) (bool, error)) (Pass, error) {
+		return pass(ctx, which, func(f flows.Flow) (bool, error) {
 			if seen++; seen%(size/10) == 0 {
 				most = max(most, heap())
 			}

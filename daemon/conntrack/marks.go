@@ -36,7 +36,6 @@ type mark struct {
 	owned        bool
 	untranslated bool   // flows without a DNAT, which go past it
 	translated   bool   // flows with one, but for lists.keep
-	unanswered   bool   // of those only the ones that nobody has answered
 	lists        *lists // nil: both are empty
 }
 
@@ -45,37 +44,12 @@ type lists struct {
 	except []netip.Addr
 }
 
-// A look is what there is to look for.
-type look struct{ untranslated, translated, unanswered bool }
-
-func (m mark) looks() look {
-	return look{m.untranslated, m.translated && !m.unanswered, m.translated && m.unanswered}
-}
-
-func (l look) any() bool { return l != look{} }
-
-func (l look) and(o look) look {
-	return look{l.untranslated || o.untranslated, l.translated || o.translated, l.unanswered || o.unanswered}
-}
-
-// listings gives which entries the kernel is asked for.
-func (l look) listings() (list []flows.Which) {
-	if l.translated {
-		return []flows.Which{flows.All}
-	}
-	if l.untranslated {
-		list = append(list, flows.WithoutDNAT)
-	}
-	if l.unanswered {
-		list = append(list, flows.Unanswered)
-	}
-	return list
-}
+func (m mark) looks() bool { return m.untranslated || m.translated }
 
 // marked gives what facts make of the flows to a frontend for a cleaner.
 func marked(f nft.Frontend, facts Facts, cfg Config) mark {
 	tcp := f.Protocol == unix.IPPROTO_TCP
-	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New && !cfg.Unanswered, unanswered: cfg.Unanswered}
+	m := mark{owned: facts.Owned, untranslated: facts.Owned && facts.New && !cfg.Unanswered}
 	m.translated = tcp && (cfg.Unanswered || cfg.ResetRemoved) || !tcp && !cfg.Unanswered
 	l := lists{except: facts.Except}
 	if m.translated {
@@ -98,11 +72,8 @@ func sorted(list []netip.AddrPort) []netip.AddrPort {
 
 // stale says whether a flow to the frontend is.
 func (m mark) stale(f flows.Flow) (bool, error) {
-	if !f.Translated {
-		return m.untranslated, nil
-	}
-	if !m.translated || m.unanswered && f.Answered {
-		return false, nil
+	if !f.Translated || !m.translated {
+		return !f.Translated && m.untranslated, nil
 	}
 	endpoint, err := f.Answer()
 	if err != nil || m.lists == nil {
@@ -153,16 +124,17 @@ func (v view) find(f nft.Frontend) (newest mark, ok bool) {
 	return newest, ok
 }
 
-// looks says what there is to look for.
-func (v view) looks() (l look) {
+// looks says whether there is anything to look for, and whether among translated flows.
+func (v view) looks() (anything, translated bool) {
 	for _, layer := range v {
 		for _, m := range layer {
-			if l = l.and(m.looks()); l.translated {
-				return l // all entries are listed then
+			anything = anything || m.looks()
+			if m.translated {
+				return true, true
 			}
 		}
 	}
-	return l
+	return anything, false
 }
 
 // merged gives one layer.

@@ -12,25 +12,21 @@ import (
 )
 
 // sweep makes a pass over the table of a family in the network namespace of the calling
-// thread: it deletes the entries that are stale. The kernel is asked for what is looked for
-// only.
-func sweep(ctx context.Context, family nft.Family, l look, stale func(flows.Flow) (bool, error)) (p Pass, err error) {
+// thread: it deletes the entries that are stale. The kernel is asked for those only that are
+// looked for.
+func sweep(ctx context.Context, family nft.Family, which flows.Which, stale func(flows.Flow) (bool, error)) (Pass, error) {
 	number := uint8(unix.NFPROTO_IPV4)
 	if family == nft.IPv6 {
 		number = unix.NFPROTO_IPV6
 	}
-	for _, which := range l.listings() {
-		done, err := flows.Sweep(number, which, func(f flows.Flow) (bool, error) {
-			gone, err := stale(f)
-			return gone, errors.Join(err, ctx.Err())
-		})
-		p.Untranslated, p.Stale = p.Untranslated+done.Untranslated, p.Stale+done.Translated
-		p.Read, p.Listings = p.Read+done.Read, p.Listings+done.Listings
-		if err != nil {
-			return p, fmt.Errorf("delete stale conntrack entries of family %s: %w", family, err)
-		}
+	done, err := flows.Sweep(number, which, func(f flows.Flow) (bool, error) {
+		gone, err := stale(f)
+		return gone, errors.Join(err, ctx.Err())
+	})
+	if err != nil {
+		err = fmt.Errorf("delete stale conntrack entries of family %s: %w", family, err)
 	}
-	return p, nil
+	return Pass{Untranslated: done.Untranslated, Stale: done.Translated, Read: done.Read, Listings: done.Listings}, err
 }
 
 // frontendOf gives what a flow was sent to, always with an address.
