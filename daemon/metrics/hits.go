@@ -96,9 +96,14 @@ func (c *hitsCollector) Collect(to chan<- prometheus.Metric) {
 }
 
 // each gives the endpoints that there are, those of the first Services if they are many:
-// the same ones each time.
-func (c *hitsCollector) each(to chan<- prometheus.Metric, hits []Hit) {
-	hits = slices.DeleteFunc(hits, func(h Hit) bool { return h.Endpoint == "" })
+// the same ones each time. The list is not changed: it is its giver's.
+func (c *hitsCollector) each(to chan<- prometheus.Metric, list []Hit) {
+	hits := make([]Hit, 0, len(list))
+	for _, h := range list {
+		if h.Endpoint != "" {
+			hits = append(hits, h)
+		}
+	}
 	if len(hits) > maxEndpoints {
 		slices.SortFunc(hits, Hit.compare)
 		hits = hits[:maxEndpoints]

@@ -3,6 +3,7 @@ package metrics
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -83,6 +84,22 @@ func TestHitsThatCannotBeReadLeaveTheRest(t *testing.T) {
 	m := New(cfg)
 	if got := samples(t, m, "onerule_bpf_enabled", "mode")["netfilter"]; got != 1 {
 		t.Errorf("enabled: %v", got)
+	}
+}
+
+// What a scrape is given is not changed by it: others may read the same list.
+func TestScrapesLeaveTheHitsAlone(t *testing.T) {
+	cfg := config()
+	cfg.EndpointMetrics, cfg.HitsMode = EachEndpoint, func() string { return "netfilter" }
+	list := []Hit{web("", 5)}
+	for n := range maxEndpoints + 1 { // enough that they are sorted
+		list = append(list, web(fmt.Sprintf("10.0.0.0:%05d", maxEndpoints-n), 1))
+	}
+	cfg.Hits = func() ([]Hit, error) { return list, nil }
+	before := slices.Clone(list)
+	samples(t, New(cfg), "onerule_endpoint_connections_total", "endpoint")
+	if !slices.Equal(before, list) {
+		t.Error("the list is another after a scrape")
 	}
 }
 
