@@ -21,7 +21,7 @@ as_root := sh '$(CURDIR)/test/as-root.sh'
 # Packages whose tests need root: in a full run each must have passed some.
 tier := onerule/bpf,onerule/localproxy,onerule/nft,onerule/daemon,onerule/daemon/fabric,onerule/daemon/network,onerule/daemon/conntrack,onerule/daemon/health,onerule/daemon/source,onerule/nft/takeover,onerule/plugin,onerule/test/netns,onerule/test/apiserver,onerule/test/cluster,onerule/test/invariants,onerule/test/neighbours,onerule/test/random,onerule/test/rows,onerule/test/apiproxy,onerule/test/demo,onerule/test/docs,onerule/test/takeover,onerule/test/process,onerule/test/ui
 
-.PHONY: help build image manifests setup test vm soak parity conformance demo bench e2e cluster-up cluster-down cluster-test lint clean
+.PHONY: help build image dockerfile manifests setup test vm soak parity conformance demo bench e2e cluster-up cluster-down cluster-test lint clean
 .NOTPARALLEL:
 
 help: ## show this
@@ -37,6 +37,10 @@ IMAGE ?= onerule:dev
 
 image: setup build ## build bin/onerule-image.tar, the image of a container, without Docker; IMAGE=NAME:TAG names it
 	@go run ./install/image -bin bin -version '$(VERSION)' -name '$(IMAGE)' -o bin/onerule-image.tar
+
+dockerfile: setup build ## build install/Dockerfile with buildah, from images made of Debian's packages, and compare it with make image
+	@sh test/setup.sh buildah mmdebstrap
+	@ONERULE_DOCKERFILE=1 go test -count=1 -v -timeout 20m -exec "$(as_root)" -run '^TestTheDockerfileIsBuilt$$' ./install/image
 
 manifests: ## make the manifests of install/ from its chart
 	@helm=$$(sh test/tools.sh test/helm helm.sh/helm/v4/cmd/helm) && sh install/manifests.sh "$$helm"

@@ -25,6 +25,8 @@ chromium                            chromium  named
 runc                                runc      named
 conntrack                           conntrack named
 qemu-system-x86_64                  qemu-system-x86  named
+buildah                             buildah   named
+mmdebstrap                          mmdebstrap  named
 '
 
 say() { echo "setup: $*" >&2; }
