@@ -7,7 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v3"
+	"sigs.k8s.io/kind/pkg/apis/config/v1alpha4"
 )
 
 func text(t *testing.T, path string) string {
@@ -19,21 +20,21 @@ func text(t *testing.T, path string) string {
 	return string(b)
 }
 
-// There is no Docker here to run it with: what its script names has to be what there is.
+// There is no Docker here to run it with: the cluster has to be one by kind's own types, and
+// what its script names has to be what there is.
 func TestTheClusterOfKindIsMadeForTheManifest(t *testing.T) {
-	var cluster struct {
-		Kind, APIVersion string
-		Networking       struct {
-			DisableDefaultCNI       bool
-			KubeProxyMode, IPFamily string
-		}
-		Nodes []struct{ Role string }
-	}
-	if err := yaml.UnmarshalStrict([]byte(text(t, "../kind/cluster.yaml")), &cluster); err != nil {
+	decoder := yaml.NewDecoder(strings.NewReader(text(t, "../kind/cluster.yaml")))
+	decoder.KnownFields(true) // as kind does
+	var cluster v1alpha4.Cluster
+	if err := decoder.Decode(&cluster); err != nil {
 		t.Fatal(err)
 	}
-	if n := cluster.Networking; cluster.Kind != "Cluster" || !n.DisableDefaultCNI || n.KubeProxyMode != "none" || len(cluster.Nodes) < 2 {
-		t.Errorf("got %+v, want nodes without a network and without kube-proxy", cluster)
+	v1alpha4.SetDefaultsCluster(&cluster)
+	if cluster.Kind != "Cluster" || cluster.APIVersion != "kind.x-k8s.io/v1alpha4" {
+		t.Errorf("it is a %s of %s", cluster.Kind, cluster.APIVersion)
+	}
+	if n := cluster.Networking; !n.DisableDefaultCNI || n.KubeProxyMode != "none" || n.IPFamily != v1alpha4.DualStackFamily || len(cluster.Nodes) < 2 {
+		t.Errorf("got %+v, want nodes of both families, without a network and without kube-proxy", cluster)
 	}
 	script, o := text(t, "../kind/up.sh"), manifest(t, "onerule.yaml")
 	if out, err := exec.Command("sh", "-n", "../kind/up.sh").CombinedOutput(); err != nil {
