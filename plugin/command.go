@@ -12,6 +12,7 @@ const usage = `
 Container runtimes call it without arguments: CNI_COMMAND says what to do. Others:
   onerule sweep STATE           removes what is left of pods that are gone
   onerule hand-back STATE TO    gives the addresses of pods to host-local, which has its own in TO
+  onerule --version             says which onerule this is
   onerule --help                prints this
 STATE is the plugin's folder of all networks, as ` + defaultDataDir + `.
 `
@@ -30,6 +31,9 @@ func (p Process) Command(args []string) int {
 			return p.Sweep(args[1])
 		case "hand-back":
 			return p.HandBack(args[1], args[2])
+		case "--version":
+			p.about(p.Stdout)
+			return 0
 		}
 		p.about(p.Stdout)
 		_, _ = fmt.Fprint(p.Stdout, usage)
@@ -44,7 +48,7 @@ func isOwn(arg string) bool { return arg == "sweep" || arg == "hand-back" }
 
 // own says what is wrong with the arguments of a command.
 func (p Process) own(command string, folders []string) error {
-	want := map[string]int{"sweep": 1, "hand-back": 2, "--help": 0, "-h": 0, "help": 0}
+	want := map[string]int{"sweep": 1, "hand-back": 2, "--version": 0, "--help": 0, "-h": 0, "help": 0}
 	n, known := want[command]
 	switch {
 	case !known:
