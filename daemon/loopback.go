@@ -56,7 +56,7 @@ func (d *Daemon) loadLoopback(family nft.Family, all plan.Keys, out plan.Outcome
 
 // servesLocalhost says whether there is something to tell of loopback addresses.
 func (d *Daemon) servesLocalhost() bool {
-	return d.settings.LocalhostNodePorts || d.onLoopback(nft.IPv4) || d.onLoopback(nft.IPv6)
+	return d.onLoopback(nft.IPv4) || d.onLoopback(nft.IPv6)
 }
 
 // putLoopback serves the NodePorts that keys name, and says whether others are refused

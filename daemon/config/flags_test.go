@@ -83,7 +83,7 @@ func flagCases() map[string]struct {
 		"conntrack-udp-timeout":             {[]string{"--conntrack-udp-timeout=3s"}, func(s Settings) any { return s.Conntrack.UDPTimeout }, 3 * time.Second},
 		"conntrack-udp-timeout-stream":      {[]string{"--conntrack-udp-timeout-stream=4s"}, func(s Settings) any { return s.Conntrack.UDPStreamTimeout }, 4 * time.Second},
 		"detect-local-mode":                 {[]string{"--detect-local-mode=NodeCIDR"}, func(s Settings) any { return s.Detector }, Detector{Mode: NodeCIDR}},
-		"feature-gates":                     {[]string{"--feature-gates=AllowServiceExternalIPs=false", "--feature-gates=AllAlpha=true"}, func(s Settings) any { return []bool{s.ExternalIPs, s.LocalhostNodePorts} }, []bool{false, true}},
+		"feature-gates":                     {[]string{"--feature-gates=AllowServiceExternalIPs=false", "--feature-gates=AllAlpha=true"}, func(s Settings) any { return []bool{s.ExternalIPs, s.Gates["KubeProxyNFTablesLocalhostNodePorts"]} }, []bool{false, true}},
 		"healthz-bind-address":              {[]string{"--healthz-bind-address=::1"}, func(s Settings) any { return s.Healthz }, "[::1]:10256"},
 		"healthz-port":                      {[]string{"--healthz-port=0"}, func(s Settings) any { return s.Healthz }, ""},
 		"hostname-override":                 {[]string{"--hostname-override= Node-1 "}, func(s Settings) any { return []string{s.Node, s.Config.HostnameOverride} }, []string{"node-1", "node-1"}},

@@ -19,11 +19,9 @@ import (
 //go:embed gates.txt
 var gatesTable string
 
-// Gates that have an effect here.
-const (
-	gateExternalIPs        = "AllowServiceExternalIPs"
-	gateLocalhostNodePorts = "KubeProxyNFTablesLocalhostNodePorts"
-)
+// gateExternalIPs has an effect here. KubeProxyNFTablesLocalhostNodePorts has none: NodePorts
+// are served on loopback addresses where NodePortAddresses name them.
+const gateExternalIPs = "AllowServiceExternalIPs"
 
 // A gate is what is known of a feature gate.
 type gate struct {

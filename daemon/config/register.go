@@ -22,7 +22,7 @@ func (f *Flags) sources(fs *pflag.FlagSet) {
 func (f *Flags) configuration(fs *pflag.FlagSet) {
 	fs.StringVar(&f.ConfigFile, "config", "", "`file` with a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, watched; only --hostname-override, --master, the flags of logging and onerule's own count beside it")
 	f.config.FeatureGates = map[string]bool{}
-	fs.Var(gatesValue(f.config.FeatureGates), "feature-gates", "`gates` of Kubernetes 1.37 and their values, like AllowServiceExternalIPs=false,AllAlpha=true; effect have AllowServiceExternalIPs (on), KubeProxyNFTablesLocalhostNodePorts (off) and those of logging and of the API client")
+	fs.Var(gatesValue(f.config.FeatureGates), "feature-gates", "`gates` of Kubernetes 1.37 and their values, like AllowServiceExternalIPs=false,AllAlpha=true; effect have AllowServiceExternalIPs (on) and those of logging and of the API client")
 	fs.StringVar(&f.given.mode, "proxy-mode", "", "`mode`: nftables, or empty, which is the same; iptables and ipvs are accepted, with their settings, and served with nftables")
 }
 

@@ -135,7 +135,7 @@ func (r *resolver) features() {
 	for _, err := range errs {
 		r.wrong("featureGates", "%v", err)
 	}
-	r.s.Gates, r.s.ExternalIPs, r.s.LocalhostNodePorts = values, values[gateExternalIPs], values[gateLocalhostNodePorts]
+	r.s.Gates, r.s.ExternalIPs = values, values[gateExternalIPs]
 	r.logging(values)
 }
 

@@ -46,9 +46,6 @@ type Settings struct {
 	ExternalIPs bool
 	// ExternalIPCIDRs are the ranges that spec.externalIPs must lie in; nil: any.
 	ExternalIPCIDRs []netip.Prefix
-	// LocalhostNodePorts is the gate of NodePorts on loopback addresses. They are
-	// served where NodePortAddresses.Loopback says so too.
-	LocalhostNodePorts bool
 	// RejectWithoutLocalEndpoints rejects what a Local policy without local endpoints
 	// would drop.
 	RejectWithoutLocalEndpoints bool

@@ -28,9 +28,10 @@ func TestNodePortsOnLoopback(t *testing.T) {
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "config.conf")
 	write := written(t, file, true)
-	write("")
+	const gate = "featureGates: {KubeProxyNFTablesLocalhostNodePorts: true}\n" // it changes nothing
+	write(gate)
 	w.begin(t, "--config", file)
-	l := live{w, write}
+	l := live{w, func(text string) { write(gate + text) }}
 	l.row(t, "A7.1 not asked for, a port on loopback is the node's own", l.testOnlyTheNodes)
 	l.change(t, `nodePortAddresses: ["0.0.0.0/0", "::/0"]`+"\n", "nodePortAddresses")
 	l.row(t, "A7.3 all addresses do not stand for a loopback range", l.testOnlyTheNodes)
