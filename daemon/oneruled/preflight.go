@@ -55,7 +55,7 @@ func rules(ctx context.Context) install.Report {
 	case left.Empty():
 		r = append(r, install.Check{Name: "kube-proxy", Verdict: install.OK, Found: "it has left nothing"})
 	default:
-		r = append(r, install.Check{Name: "kube-proxy", Verdict: install.Warn, Found: left.String(), Remedy: "stop it, then: oneruled --cleanup"})
+		r = append(r, install.Check{Name: "kube-proxy", Verdict: install.Warn, Found: left.String(), Remedy: "leave it there: oneruled takes over from it when it has loaded its own"})
 	}
 	return r
 }
