@@ -171,10 +171,12 @@ func (p Process) attach(s *store, c *config, rec *record, w *wire, u *undo) erro
 	if err := s.answerOnBridges(w.addrs); err != nil {
 		return failure(codeWiring, err, "let old pods find the new one")
 	}
-	if len(rec.HostPorts) == 0 {
-		return nil
+	if len(rec.HostPorts) > 0 {
+		// Last: until now nothing leads to the pod.
+		u.push("host ports", func() error { return s.releasePorts(k, nil) })
+		if err := s.claimPorts(rec); err != nil {
+			return err
+		}
 	}
-	// Last: until now nothing leads to the pod.
-	u.push("host ports", func() error { return s.releasePorts(k, nil) })
-	return s.claimPorts(rec)
+	return s.settle(k, p.Now())
 }

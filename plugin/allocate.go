@@ -89,23 +89,44 @@ func (s *store) chooseAll(p *pool, c *config, rec *record, now time.Time) ([]net
 	}
 	var addrs []netip.Addr
 	for i, set := range c.ranges {
-		addr, err := p.choose(set, wants[i], now, c.quarantine)
-		if err != nil {
+		addr, err := s.chooseOne(p, set, wants[i], now, c.quarantine)
+		if outOfAddresses(err) {
 			if err = s.dropVoid(rec.BootID); err == nil {
 				p, err = s.readPool()
 			}
-			if err != nil {
-				return nil, failure(types.ErrIOFailure, err, "address store")
+			if err == nil {
+				addr, err = s.chooseOne(p, set, wants[i], now, c.quarantine)
 			}
-			addr, err = p.choose(set, wants[i], now, c.quarantine)
 		}
 		var short *shortage
 		if errors.As(err, &short) {
 			return nil, failure(short.code, short, "no address to give")
 		}
+		if err != nil {
+			return nil, failure(types.ErrIOFailure, err, "address store")
+		}
 		addrs = append(addrs, addr)
 	}
 	return addrs, nil
+}
+
+// chooseOne passes over what the plugin before us has given meanwhile.
+func (s *store) chooseOne(p *pool, set rangeSet, want netip.Addr, now time.Time, quarantine time.Duration) (netip.Addr, error) {
+	for {
+		addr, err := p.choose(set, want, now, quarantine)
+		if err != nil {
+			return addr, err
+		}
+		late, err := s.adoptLate(addr)
+		if err != nil || !late {
+			return addr, err
+		}
+		fresh, err := s.readPool()
+		if err != nil {
+			return addr, err
+		}
+		*p = *fresh
+	}
 }
 
 // assign gives each requested address to the first range set that has it and has no

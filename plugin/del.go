@@ -1,6 +1,8 @@
 package plugin
 
 import (
+	"errors"
+
 	"github.com/containernetworking/cni/pkg/types"
 )
 
@@ -28,7 +30,7 @@ func (p Process) del(r request) error {
 	}
 	defer s.close()
 	if err := s.adopt(); err != nil {
-		s.note("%v", err) // a full disk: what is adopted later, GC releases
+		s.note("%v", errors.Join(err, s.dropTheirs(k))) // a full disk
 	}
 	unlock, err := s.lockAttachment(k)
 	if err != nil {

@@ -65,19 +65,20 @@ func (p Process) gc(r request) error {
 		return nil
 	}
 	defer s.close()
-	if err := s.adopt(); err != nil {
-		return err
-	}
 	boot, err := bootID()
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
+	adopting := s.adopt() // a full disk: what GC removes makes room
 	// What the runtime lists is older than this process.
 	w := &sweep{Process: p, store: s, list: list, boot: boot, start: p.began, patient: true}
 	if err := w.all(); err != nil {
-		return failure(codeGarbageLeft, err, "not all garbage could be removed")
+		return failure(codeGarbageLeft, errors.Join(err, adopting), "not all garbage could be removed")
 	}
-	return nil
+	if adopting != nil {
+		adopting = s.adopt()
+	}
+	return adopting
 }
 
 // all goes on after errors.
@@ -87,12 +88,12 @@ func (w *sweep) all() error {
 }
 
 // reason says why an attachment must go, and nothing for one that stays. An
-// attachment that was made after the start is younger than the list.
+// attachment whose ADD was not done before the start is younger than the list.
 func (w *sweep) reason(rec *record) string {
 	switch {
 	case rec.BootID != w.boot && rec.BootID != "":
 		return "it is of an earlier boot"
-	case !rec.Created.Before(w.start):
+	case !rec.since().Before(w.start):
 		return ""
 	case w.list.authoritative && !w.list.wanted[rec.key()]:
 		return "the runtime does not list it"

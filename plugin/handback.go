@@ -86,16 +86,15 @@ func (s *store) handBack(dir, boot string, now time.Time) (done HandedBack, err 
 	if err != nil {
 		return done, err
 	}
+	// One of a pod that has just gone is for the next sweep.
+	maps.DeleteFunc(reserved, func(_ netip.Addr, r *reservation) bool { return s.void(r, boot) })
+	if err := reserveAllAtHostLocal(dir, reserved); err != nil {
+		return done, err
+	}
+	done.Addresses = len(reserved)
 	ours := map[netip.Addr]bool{}
-	for a, r := range reserved {
-		if s.void(r, boot) {
-			continue // of a pod that has just gone: the next sweep sees to it
-		}
-		if err := reserveAtHostLocal(filepath.Join(dir, a.String()), r); err != nil {
-			return done, err
-		}
+	for a := range reserved {
 		ours[a] = true
-		done.Addresses++
 	}
 	b, err := s.readBridges()
 	if err == nil {
@@ -135,31 +134,52 @@ func lockHostLocal(dir string) (*os.File, error) {
 	}
 }
 
-// reserveAtHostLocal writes a reservation as host-local does. One that it has for the same
-// pod stays; one for another pod is an error, since both would use the address.
-func reserveAtHostLocal(path string, r *reservation) error {
-	content, err := os.ReadFile(path)
-	if err == nil {
-		there, err := parseReservation(withInterface(content))
-		if err != nil || !there.of(key{container: r.Container, ifName: r.Interface}) {
-			return fmt.Errorf("%s holds it for another pod than %s/%s", path, r.Container, r.Interface)
+// reserveAllAtHostLocal writes all reservations, or none where host-local holds one of the
+// addresses for another pod: both would use it.
+func reserveAllAtHostLocal(dir string, reserved map[netip.Addr]*reservation) error {
+	var missing []netip.Addr
+	var errs []error
+	for _, a := range slices.SortedFunc(maps.Keys(reserved), netip.Addr.Compare) {
+		there, err := heldByHostLocal(filepath.Join(dir, a.String()), reserved[a])
+		if err == nil && !there {
+			missing = append(missing, a)
 		}
-		return nil
+		errs = append(errs, err)
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("read a reservation of host-local: %w", err)
+	if err := errors.Join(errs...); err != nil {
+		return err
 	}
-	if err := writeWhole(path, []byte(r.Container+"\r\n"+r.Interface)); err != nil {
-		return fmt.Errorf("write a reservation of host-local: %w", err)
+	for _, a := range missing {
+		r := reserved[a]
+		if err := writeWhole(filepath.Join(dir, a.String()), []byte(r.Container+"\r\n"+r.Interface)); err != nil {
+			return fmt.Errorf("write a reservation of host-local: %w", err)
+		}
 	}
 	return nil
+}
+
+// heldByHostLocal says whether host-local has a reservation for the same pod. One for
+// another pod is an error.
+func heldByHostLocal(path string, r *reservation) (bool, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read a reservation of host-local: %w", err)
+	}
+	there, err := parseReservation(withInterface(content))
+	if err != nil || !there.of(key{container: r.Container, ifName: r.Interface}) {
+		return false, fmt.Errorf("%s holds it for another pod than %s/%s", path, r.Container, r.Interface)
+	}
+	return true, nil
 }
 
 // dropFormer removes host-local's reservations that are from before we took over and not
 // among ours: their pods ended with us. After it, host-local's are adopted anew should we
 // come back.
 func (s *store) dropFormer(dir string, ours map[netip.Addr]bool) (int, error) {
-	marker := filepath.Join(s.dir, adoptedName)
+	marker := s.adoptedPath()
 	taken, err := os.ReadFile(marker)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil

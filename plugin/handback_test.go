@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -105,19 +106,21 @@ func TestHandBack(t *testing.T) {
 
 func TestHandBackRefusesWhatTwoPodsWouldHave(t *testing.T) {
 	n := newNode(t)
-	theirs := t.TempDir()
-	a := addresses(t, n.added(t, add("ours", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))))[0].String()
-	if err := os.WriteFile(filepath.Join(theirs, a), []byte("other\r\neth0"), 0o600); err != nil {
-		t.Fatal(err)
+	var last string
+	for i := range 4 {
+		c := add(fmt.Sprint("ours", i), "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))
+		last = addresses(t, n.added(t, c))[0].String()
 	}
+	before := n.files(t)
+	theirs := hostLocal(t, map[string]string{last: "other"})
 	_, stderr, exit := n.handBack(t, theirs)
-	if exit != 1 || !strings.Contains(stderr, a+" holds it for another pod than ours/eth0") {
+	if exit != 1 || !strings.Contains(stderr, last+" holds it for another pod than ours3/eth0") {
 		t.Errorf("exit %d: %s", exit, stderr)
 	}
-	if who := reserved(t, theirs)[a]; who != "other" {
-		t.Errorf("%s is that of %s now", a, who)
+	if d := cmp.Diff(map[string]string{last: "other"}, reserved(t, theirs)); d != "" {
+		t.Errorf("host-local has (-want +got):\n%s", d)
 	}
-	if !slices.Contains(n.files(t), a) {
-		t.Error("our own reservation is gone")
+	if d := cmp.Diff(before, n.files(t)); d != "" {
+		t.Errorf("we have (-want +got):\n%s", d)
 	}
 }

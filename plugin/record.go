@@ -4,12 +4,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"onerule/nft/hostport"
 )
@@ -35,6 +38,17 @@ type record struct {
 	Addresses  []netip.Addr `json:"addresses,omitempty"`
 	// HostPorts are the ports of the node that lead to the pod.
 	HostPorts []hostport.Claim `json:"hostPorts,omitempty"`
+	// settled is when the ADD was done: the time of the file.
+	settled time.Time
+}
+
+// since is when the attachment was whole, or was begun if it never was: a list that was made
+// before can't have it.
+func (r *record) since() time.Time {
+	if r.settled.After(r.Created) {
+		return r.settled
+	}
+	return r.Created
 }
 
 func (r *record) key() key { return key{r.Network, r.Container, r.Interface} }
@@ -72,18 +86,42 @@ func (s *store) readRecord(k key) (*record, error) {
 // peekRecord is readRecord without a change on disk.
 func (s *store) peekRecord(k key) (*record, error) {
 	path := s.recordPath(k)
-	b, err := os.ReadFile(path)
+	b, written, err := readWithTime(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the record of %s: %w", k, err)
 	}
-	r := new(record)
+	r := &record{settled: written}
 	if err := json.Unmarshal(b, r); err != nil || r.key() != k {
 		return nil, fmt.Errorf("%s: %w", path, errBadRecord)
 	}
 	return r, nil
+}
+
+// readWithTime also gives when the file was written.
+func readWithTime(path string) ([]byte, time.Time, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	b, err := io.ReadAll(f)
+	return b, info.ModTime(), err
+}
+
+// settle notes, as the time of the record, that its ADD is done: a GC that began before has
+// a list without it. That takes one call, and no block.
+func (s *store) settle(k key, now time.Time) error {
+	if err := os.Chtimes(s.recordPath(k), now, now); err != nil {
+		return failure(types.ErrIOFailure, err, "settle the record of %s", k)
+	}
+	return nil
 }
 
 // putAside moves a file that is no record out of the way, where people find it.

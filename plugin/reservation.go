@@ -77,7 +77,7 @@ func (s *store) writeReservation(a netip.Addr, r *reservation) error {
 // gets its own.
 func (s *store) writeReservations(addrs []netip.Addr, content []byte) error {
 	beside := besidePath(s.reservationPath(addrs[len(addrs)-1]))
-	err := os.WriteFile(beside, content, 0o600)
+	err := writeNew(beside, content)
 	for i, a := range addrs {
 		path := s.reservationPath(a)
 		switch {

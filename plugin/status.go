@@ -40,21 +40,27 @@ func (p Process) status(r request) error {
 	if err != nil {
 		return err
 	}
-	if s == nil {
-		return d.wrong(p.Now()) // before the first ADD, which turns on what it needs
+	if err := d.unavailable(p.Now()); err != nil {
+		return failure(types.ErrPluginNotAvailable, err, saidBy)
+	}
+	limited := d.limited(p.Now())
+	if s == nil { // before the first ADD, which turns on what it needs: there is no memory yet
+		if limited != nil {
+			return failure(types.ErrLimitedConnectivity, limited, saidBy)
+		}
+		return nil
 	}
 	boot, err := bootID()
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "state store")
 	}
-	if err := s.statusInUse(sets, boot, d); err != nil {
-		return err
-	}
-	return d.wrong(p.Now())
+	return s.statusInUse(sets, boot, d, limited)
 }
 
-// statusInUse looks at a node that has, or had, pods.
-func (s *store) statusInUse(sets []rangeSet, boot string, d told) error {
+const saidBy = "the node's daemon"
+
+// statusInUse looks at a node that has, or had, pods. limited is what the daemon says.
+func (s *store) statusInUse(sets []rangeSet, boot string, d told, limited error) error {
 	pools, err := s.levels(sets, boot)
 	if err == nil {
 		err = exhausted(pools)
@@ -74,6 +80,7 @@ func (s *store) statusInUse(sets []rangeSet, boot string, d told) error {
 		{"routes", checkRoutes(living), types.ErrLimitedConnectivity, "pods can't be reached"},
 		{"host ports", s.checkAllPorts(living), types.ErrLimitedConnectivity, "host ports don't lead to their pods"},
 		{"guard", d.checkGuard(addressesOf(living)), types.ErrLimitedConnectivity, "nothing keeps pods from sending with others' addresses"},
+		{"daemon", limited, types.ErrLimitedConnectivity, saidBy},
 		{"addresses", low(pools, before.reported("addresses")), types.ErrPluginNotAvailable, "addresses run out"},
 	} {
 		if c.err == nil {

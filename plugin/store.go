@@ -62,7 +62,7 @@ func (s *store) close() { _ = s.lock.Close() }
 // can't be read afterwards is put aside.
 func writeWhole(path string, content []byte) error {
 	beside := besidePath(path)
-	err := os.WriteFile(beside, content, 0o600)
+	err := writeNew(beside, content)
 	if err == nil {
 		err = os.Rename(beside, path)
 	}
@@ -70,6 +70,22 @@ func writeWhole(path string, content []byte) error {
 		_ = os.Remove(beside)
 	}
 	return err
+}
+
+// writeNew makes a file. One that a killed writer left by that name goes first: nothing is
+// written into it, since it may have a second name that counts (writeReservations).
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		if err = os.Remove(path); err == nil {
+			f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
 }
 
 // besidePath gives the name that a new version of a file is written under. It is

@@ -50,21 +50,26 @@ func readTold(stdin []byte) (told, error) {
 	return d, nil
 }
 
-// wrong gives what it says that is wrong, as long as it lives.
-func (d told) wrong(now time.Time) error {
+// unavailable gives what it says that keeps pods from being made, as long as it lives.
+func (d told) unavailable(now time.Time) error {
+	return d.first(now, func(code uint) bool { return code == types.ErrPluginNotAvailable })
+}
+
+// limited gives what else it says that is wrong.
+func (d told) limited(now time.Time) error {
+	return d.first(now, func(code uint) bool { return code != types.ErrPluginNotAvailable })
+}
+
+func (d told) first(now time.Time, is func(code uint) bool) error {
 	if now.Sub(d.Time).Abs() > staleAfter {
 		return nil
 	}
-	var worst error
 	for _, c := range d.Conditions {
-		if c.Code == types.ErrPluginNotAvailable {
-			return failure(c.Code, nil, "the node's daemon: %s", c.Message)
-		}
-		if worst == nil {
-			worst = failure(types.ErrLimitedConnectivity, nil, "the node's daemon: %s", c.Message)
+		if is(c.Code) {
+			return errors.New(c.Message)
 		}
 	}
-	return worst
+	return nil
 }
 
 // checkGuard wants the tables that keep pods from sending with others' addresses, once a

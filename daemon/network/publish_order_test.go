@@ -141,7 +141,12 @@ func TestD8AListStaysWhenTheNodeCanNotServe(t *testing.T) {
 	p.ns.Run(t, "nft", "add table ip foreign; add chain ip foreign f { type filter hook forward priority 0; policy drop; }")
 	rig.Eventually(t, "the plugin is told", func() error { return conditions(p.at("run/network.json"), 1) })
 	t.Run("D8 STATUS tells it, and the list stays", func(t *testing.T) {
-		err := p.ns.Do(func() error { return cni.GetStatusNetworkList(ctx, l) })
+		status := func() error { return p.ns.Do(func() error { return cni.GetStatusNetworkList(ctx, l) }) }
+		// What may pass by itself is reported when it is seen the third time.
+		if err := errors.Join(status(), status()); err != nil {
+			t.Errorf("STATUS gave %v at once", err)
+		}
+		err := status()
 		var said *types.Error
 		if !errors.As(err, &said) || said.Code != types.ErrLimitedConnectivity {
 			t.Errorf("STATUS gave %v, want code %d", err, types.ErrLimitedConnectivity)
