@@ -35,7 +35,7 @@ func TestDel(t *testing.T) {
 				t.Fatal(err)
 			}
 		}},
-		{name: "C37: the whole state is gone", spoil: func(t *testing.T, n *node, _ *netns.NS, _ *call) {
+		{name: "C37, C40: the whole state is gone", spoil: func(t *testing.T, n *node, _ *netns.NS, _ *call) {
 			if err := os.RemoveAll(n.dataDir); err != nil {
 				t.Fatal(err)
 			}

@@ -39,7 +39,7 @@ const formerNetwork = "former"
 func TestHostPortsOfPortmap(t *testing.T) {
 	dir := build(t, mains+"main/ptp", mains+"ipam/host-local", plugins+"portmap")
 	for _, b := range formerBackends() {
-		t.Run("C58, C37: by "+b.name, func(t *testing.T) { testPortmap(t, dir, b) })
+		t.Run("C58, C37, C53: by "+b.name, func(t *testing.T) { testPortmap(t, dir, b) })
 	}
 }
 

@@ -189,6 +189,42 @@ func TestAddOfAnOrdinaryPod(t *testing.T) {
 	})
 }
 
+// An ADD that leads ports to the pod, and one of a second interface, ask for no more than
+// they name. Only who gets UDP ports looks through connection tracking, for the flows of who
+// had them before, which the kernel finds in no other way.
+func TestADDsThatAreNotOrdinary(t *testing.T) {
+	n := newNode(t)
+	pod, tcp := netns.New(t, "pod"), func(port int) object {
+		return object{"hostPort": port, "containerPort": podPort, "protocol": "tcp"}
+	}
+	n.added(t, add("c0", "eth0", netns.New(t, "first"), n.withPorts(nil, bothProtocols(8000)...))) // which makes the tables
+	for name, tc := range map[string]struct {
+		call call
+		want []string // what each dump is of
+	}{
+		"D30: a TCP port": {add("c1", "eth0", pod, n.withPorts(nil, tcp(8001))), nil},
+		"D30: ports of both protocols": {add("c2", "eth0", netns.New(t, "next"), n.withPorts(nil, bothProtocols(8002)...)),
+			[]string{"RTM_GETADDR", "IPCTNL_MSG_CT_GET", "IPCTNL_MSG_CT_GET"}},
+		"D30: a second interface": {add("c1", "net1", pod, n.config("1.1.0", nil)), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := n.traced(t, tc.call, "sendto,sendmsg")
+			if !strings.Contains(out, "RTM_NEWLINK") {
+				t.Errorf("got %s, want messages", out)
+			}
+			var dumps []string
+			for line := range strings.Lines(out) {
+				if strings.Contains(line, "NLM_F_DUMP") {
+					dumps = append(dumps, regexp.MustCompile(`RTM_GET\w+|IPCTNL_MSG_\w+|NFT_MSG_\w+`).FindString(line))
+				}
+			}
+			if d := cmp.Diff(tc.want, dumps); d != "" {
+				t.Errorf("dumps (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
 // Neither /run nor anything that listens there is needed.
 func TestWithoutRun(t *testing.T) {
 	n := newNode(t)

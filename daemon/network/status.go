@@ -68,7 +68,7 @@ func replace(path string, s Status) error {
 		return fmt.Errorf("make folder of status file: %w", err)
 	}
 	beside := path + ".new"
-	err = os.WriteFile(beside, append(b, '\n'), 0o644)
+	err = os.WriteFile(beside, append(b, '\n'), 0o600) // for the plugin, which is root
 	if err == nil {
 		err = os.Rename(beside, path)
 	}

@@ -90,7 +90,7 @@ func removalItems() []Item {
 		{ID: "C37", Says: "DEL needs no prevResult: it knows by itself"},
 		{ID: "C38", Says: "DEL frees the address last"},
 		{ID: "C39", Says: "DEL of a list goes through, so that others can clean up"},
-		{ID: "C40", Says: "code 3 tells that no clean-up is needed", When: Never},
+		{ID: "C40", Says: "code 3 tells that no clean-up is needed: DEL says it by 0"},
 		{ID: "C41", Says: "DEL of what never was, in parallel, and while the namespace goes"},
 		{ID: "C42", Says: "DEL without daemon, API and /run, with a full disk, with an older configuration"},
 	}
@@ -118,7 +118,7 @@ func sweepItems() []Item {
 
 func fileItems() []Item {
 	return []Item{
-		{ID: "C53", Says: "delegates are found by CNI_PATH, and get everything", When: Never},
+		{ID: "C53", Says: "delegates are found by CNI_PATH, and get everything"},
 		{ID: "C54", Says: "a lost or torn cache of results, or of ours, is borne"},
 		{ID: "C55", Says: "the list of plugins lands by a rename, from a name that no runtime reads"},
 		{ID: "C56", Says: "no folder is made where runtimes look for plugins of a network"},
