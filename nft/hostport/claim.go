@@ -121,13 +121,30 @@ func (c Claim) overlaps(d Claim) bool {
 		(!c.HostIP.IsValid() || !d.HostIP.IsValid() || c.HostIP == d.HostIP)
 }
 
+// clashes says whether who listens at an address, or at all of a family, is in the way: what
+// was theirs would be the pod's. So it is not at addresses that nothing is translated to, but
+// for the one where the proxy has to listen. Loopback addresses are among them, though what
+// comes there from the node's own is translated: who listens there is there for the others.
+func (c Claim) clashes(a netip.Addr) bool {
+	proxy, ok := c.Loopback()
+	switch {
+	case a.Is6() != c.is6():
+		return false
+	case a.IsUnspecified(), ok && a == proxy.Addr():
+		return true
+	case c.HostIP.IsValid():
+		return a == c.HostIP
+	}
+	return !a.IsLoopback() && !a.IsMulticast() && (a.Is4() || !a.IsLinkLocalUnicast())
+}
+
 // samePort says whether both are the same but for the pod.
 func (c Claim) samePort(d Claim) bool {
 	return c.Protocol == d.Protocol && c.HostPort == d.HostPort && c.HostIP == d.HostIP && c.is6() == d.is6()
 }
 
-// Claims gives what mappings mean for a pod with these addresses: a claim for each address
-// whose family the mapping's is, none for a mapping without a port of the host.
+// Claims gives what mappings mean for a pod with these addresses: a claim for the first one
+// of each family that the mapping is for, none for a mapping without a port of the host.
 func Claims(mappings []Mapping, pod []netip.Addr) ([]Claim, error) {
 	var list []Claim
 	for _, m := range mappings {
@@ -170,7 +187,7 @@ func (m Mapping) claims(pod []netip.Addr) ([]Claim, error) {
 		return nil, err
 	}
 	var list []Claim
-	for _, a := range pod {
+	for _, a := range firstOfEach(pod) {
 		if !wanted.IsValid() || wanted.Is6() == a.Is6() {
 			c := base
 			c.Pod = netip.AddrPortFrom(a, uint16(m.ContainerPort))
@@ -181,6 +198,17 @@ func (m Mapping) claims(pod []netip.Addr) ([]Claim, error) {
 		return nil, fmt.Errorf("the pod has no address of the family of hostIP %s", wanted)
 	}
 	return list, nil
+}
+
+// firstOfEach gives the first address of each family: a port leads to one address, and a pod
+// has several of a family where its network has several sets of ranges.
+func firstOfEach(pod []netip.Addr) (list []netip.Addr) {
+	for _, a := range pod {
+		if !slices.ContainsFunc(list, func(b netip.Addr) bool { return a.Is6() == b.Is6() }) {
+			list = append(list, a)
+		}
+	}
+	return list
 }
 
 // at takes an address for the claim. The unspecified one stands for all.

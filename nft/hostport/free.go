@@ -47,7 +47,8 @@ func freeOfServices(c Claim) error {
 }
 
 // freeOfProcesses says whether a process listens there: nobody would reach it any more. It
-// binds and lets go again, which asks nobody else.
+// binds and lets go again, which asks nobody else. Only if that fails is it looked for who is
+// in the way, and whether they really are.
 func freeOfProcesses(c Claim) error {
 	at := c.HostIP
 	if !at.IsValid() {
@@ -56,18 +57,62 @@ func freeOfProcesses(c Claim) error {
 			at = netip.IPv6Unspecified()
 		}
 	}
-	err := tryBind(c.Protocol, netip.AddrPortFrom(at, c.HostPort))
+	if used, err := c.used(at); err != nil || !used {
+		return err
+	}
+	s, holds, err := holder(c)
+	if err != nil || !holds {
+		return err
+	}
+	hasGone := !s.local.IsValid() && c.Protocol != SCTP // since the kernel was asked; SCTP is not looked for
+	return &TakenError{Claim: c, By: s.process(), passing: hasGone || c.Protocol == TCP && s.local.IsLoopback()}
+}
+
+// holder gives the socket for which the port can't be bound, the zero value if it can't be
+// found, and says whether it is in the way of the claim.
+func holder(c Claim) (s socket, holds bool, err error) {
+	all := socketsOf(c)
+	for _, s := range all {
+		if c.clashes(s.local) {
+			return s, true, nil
+		}
+	}
+	// Nobody uses the pod's address but who has all. One of IPv6 may have those of IPv4 too,
+	// which no list shows.
+	if used, err := c.used(c.Pod.Addr()); err != nil || used {
+		return atAllOfIPv6(all), used, err
+	}
+	if c.HostIP.IsValid() || len(all) == 0 {
+		return socket{}, true, nil
+	}
+	// All that are seen are in nobody's way. One of TCP that does not listen yet is not seen.
+	if proxy, ok := c.Loopback(); ok {
+		holds, err = c.used(proxy.Addr())
+	}
+	return socket{}, holds, err
+}
+
+func atAllOfIPv6(all []socket) socket {
+	for _, s := range all {
+		if s.local == netip.IPv6Unspecified() {
+			return s
+		}
+	}
+	return socket{}
+}
+
+// used says whether the kernel refuses to bind the port at an address since somebody has.
+func (c Claim) used(at netip.Addr) (bool, error) {
+	err := tryBind(c.Protocol, netip.AddrPortFrom(at, c.HostPort), at == c.Pod.Addr())
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
-		s := socketOf(c)
-		hasGone := !s.local.IsValid() && c.Protocol != SCTP // since the kernel was asked; SCTP is not looked for
-		return &TakenError{Claim: c, By: s.process(), passing: hasGone || c.Protocol == TCP && s.local.IsLoopback()}
+		return true, nil
 	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.ESOCKTNOSUPPORT):
-		return nil // no such address yet, or a node that does not speak it: nobody listens
+		return false, nil // no such address yet, or a node that does not speak it: nobody listens
 	case err != nil:
-		return fmt.Errorf("look whether %s is free: %w", c, err)
+		return false, fmt.Errorf("look whether %s is free: %w", c, err)
 	}
-	return nil
+	return false, nil
 }
 
 // patiently claims until nobody is in the way who may be a proxy of the pod before: it
@@ -90,7 +135,8 @@ func patiently(ctx context.Context, claim func() error) error {
 	}
 }
 
-func tryBind(p Protocol, at netip.AddrPort) error {
+// tryBind binds a socket, also to an address that is not the node's if it is foreign.
+func tryBind(p Protocol, at netip.AddrPort, foreign bool) error {
 	kind := unix.SOCK_STREAM
 	if p == UDP {
 		kind = unix.SOCK_DGRAM
@@ -104,13 +150,8 @@ func tryBind(p Protocol, at netip.AddrPort) error {
 		return fmt.Errorf("open socket: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if p == TCP { // connections that are closing are in nobody's way
-		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
-			return fmt.Errorf("prepare socket: %w", err)
-		}
-	}
-	if at.Addr().Is6() { // what listens for IPv4 only takes nothing away
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+	for _, o := range options(p, at.Addr().Is6(), foreign) {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, 1); err != nil {
 			return fmt.Errorf("prepare socket: %w", err)
 		}
 	}
@@ -118,6 +159,24 @@ func tryBind(p Protocol, at netip.AddrPort) error {
 		return fmt.Errorf("bind: %w", err)
 	}
 	return nil
+}
+
+type option struct{ level, name int }
+
+func options(p Protocol, is6, foreign bool) (list []option) {
+	if p == TCP { // connections that are closing are in nobody's way
+		list = append(list, option{unix.SOL_SOCKET, unix.SO_REUSEADDR})
+	}
+	if is6 { // what listens for IPv4 only takes nothing away
+		list = append(list, option{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY})
+	}
+	switch {
+	case foreign && is6:
+		list = append(list, option{unix.IPPROTO_IPV6, unix.IPV6_FREEBIND})
+	case foreign:
+		list = append(list, option{unix.IPPROTO_IP, unix.IP_FREEBIND})
+	}
+	return list
 }
 
 func as4(a netip.Addr) (b [4]byte) {

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// A socket is one that is bound to a port; the zero value if it can't be found.
+// A socket is one that is bound to a port, at an address or at all of a family; the zero
+// value if it can't be found.
 type socket struct {
 	local netip.Addr
 	inode string
@@ -42,26 +43,23 @@ func (s socket) process() string {
 	return nameless
 }
 
-// socketOf finds the socket that is bound to the port, in the lists of both families: a
+// socketsOf finds the sockets that are bound to the port, in the lists of both families: a
 // socket of IPv6 may take IPv4 too.
-func socketOf(c Claim) socket {
+func socketsOf(c Claim) (all []socket) {
 	for _, list := range []string{c.Protocol.String(), c.Protocol.String() + "6"} {
 		f, err := os.Open("/proc/thread-self/net/" + list)
 		if err != nil {
 			continue // sctp has lists of another form
 		}
-		s, ok := socketIn(f, c)
+		all = append(all, socketsIn(f, c)...)
 		_ = f.Close()
-		if ok {
-			return s
-		}
 	}
-	return socket{}
+	return all
 }
 
-// socketIn reads lines such as "0: 00000000:1F90 00000000:0000 0A 00000000:00000000
+// socketsIn reads lines such as "0: 00000000:1F90 00000000:0000 0A 00000000:00000000
 // 00:00000000 00000000 0 0 12345": the addresses of both ends, the state, and the inode.
-func socketIn(f *os.File, c Claim) (s socket, ok bool) {
+func socketsIn(f *os.File, c Claim) (all []socket) {
 	const (
 		local, state, node = 1, 3, 9
 		listening          = "0A"
@@ -74,10 +72,10 @@ func socketIn(f *os.File, c Claim) (s socket, ok bool) {
 		}
 		hexAddr, hexPort, _ := strings.Cut(fields[local], ":")
 		if port, err := strconv.ParseUint(hexPort, 16, 16); err == nil && uint16(port) == c.HostPort {
-			return socket{addressIn(hexAddr), fields[node]}, true
+			all = append(all, socket{addressIn(hexAddr), fields[node]})
 		}
 	}
-	return socket{}, false
+	return all
 }
 
 // addressIn reads an address that is written as words of the machine's byte order.
