@@ -29,6 +29,9 @@ func (p Places) HandBack(ctx context.Context) (int, error) {
 	}
 	cmd := exec.CommandContext(ctx, p.Binary(), "hand-back", p.State, dir)
 	cmd.Env = []string{}
+	if p.Sysctls != "" {
+		cmd.Env = append(cmd.Env, "ONERULE_SYSCTL_DIR="+p.Sysctls)
+	}
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {

@@ -26,6 +26,14 @@ func TestAddressesAreHandedBackToHostLocal(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	t.Run("not with settings that are not where it is told", func(t *testing.T) {
+		write(t, filepath.Join(p.Lists, "05-other.conflist.onerule.bak"), bridge)
+		p.Sysctls = "/nowhere"
+		if n, err := p.HandBack(t.Context()); err == nil || !strings.Contains(err.Error(), "ONERULE_SYSCTL_DIR: stat /nowhere/net/ipv4: no such file or directory") {
+			t.Errorf("got %d, %v", n, err)
+		}
+		p.Sysctls = "/proc/sys"
+	})
 	t.Run("also where that list was set aside", func(t *testing.T) {
 		write(t, filepath.Join(p.Lists, "05-other.conflist.onerule.bak"), bridge)
 		hand(t, 1)
@@ -44,7 +52,7 @@ func TestAddressesAreHandedBackToHostLocal(t *testing.T) {
 		}
 	})
 	t.Run("not any more without the plugin, which goes last", func(t *testing.T) {
-		if err := p.RemoveBinary(); err != nil {
+		if _, err := p.RemoveBinary(); err != nil {
 			t.Fatal(err)
 		}
 		hand(t, 0)

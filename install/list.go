@@ -99,16 +99,19 @@ func (p Places) Publish(l List) (changed bool, err error) {
 	return p.place(p.List(), append(b, '\n'), 0o600)
 }
 
-// Withdraw removes our list, so that runtimes start no more pods with it.
-func (p Places) Withdraw() error { return remove(p.List()) }
+// Withdraw removes our list, so that runtimes start no more pods with it, and says whether it
+// was there.
+func (p Places) Withdraw() (was bool, err error) { return remove(p.List()) }
 
-// RemoveBinary removes our plugin. Pods that are left can't be taken down afterwards.
-func (p Places) RemoveBinary() error { return remove(p.Binary()) }
+// RemoveBinary removes our plugin, and says whether it was there. Pods that are left can't be
+// taken down afterwards.
+func (p Places) RemoveBinary() (was bool, err error) { return remove(p.Binary()) }
 
 // remove removes a file, if it is there.
-func remove(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove: %w", err)
+func remove(path string) (was bool, err error) {
+	err = os.Remove(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return true, fmt.Errorf("remove: %w", err)
 	}
-	return nil
+	return err == nil, nil
 }

@@ -38,6 +38,19 @@ made() {
 TEXT
 	render | tidy
 } >"$to/onerule.yaml"
+{
+	made
+	cat <<'TEXT'
+#
+# Takes onerule off the nodes, after kubectl delete -f install/onerule.yaml. With values of your
+# own, have the chart make it of them, as docs/install.md says. When all pods say in their log
+# that everything is gone:
+#
+#   kubectl delete -f install/uninstall.yaml
+
+TEXT
+	render --set uninstall=true | tidy
+} >"$to/uninstall.yaml"
 for part in rbac rbac-network; do
 	{
 		made

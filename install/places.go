@@ -23,6 +23,9 @@ type Places struct {
 	// Etc is where those who manage the network of the machine are told to leave links of pods
 	// alone, below NetworkManager/conf.d and systemd/network; empty: they are not told.
 	Etc string
+	// Sysctls is below which the plugin writes settings of the kernel when it hands addresses
+	// back; empty: /proc/sys.
+	Sysctls string
 	// Dry says that PlaceBinary, PlaceUnmanaged, Publish and SetAside write nothing, and say
 	// what they would.
 	Dry bool

@@ -8,6 +8,8 @@ import (
 // Removed says what Uninstall has done.
 type Removed struct {
 	Restored []string // lists of others that are back
+	List     bool     // ours was there
+	Plugin   bool     // it was there
 	Attached int      // interfaces of pods that keep the rest here
 }
 
@@ -16,12 +18,11 @@ type Removed struct {
 // as pods are attached only the list goes: they need the rest, also to end.
 func (p Places) Uninstall(clean func() error) (Removed, error) {
 	var r Removed
-	if err := p.Withdraw(); err != nil {
+	var err error
+	if r.List, err = p.Withdraw(); err != nil {
 		return r, err
 	}
-	restored, err := p.Restore()
-	r.Restored = restored
-	if err != nil {
+	if r.Restored, err = p.Restore(); err != nil {
 		return r, err
 	}
 	if r.Attached, err = p.Attached(); err != nil || r.Attached > 0 {
@@ -30,5 +31,6 @@ func (p Places) Uninstall(clean func() error) (Removed, error) {
 	if err := clean(); err != nil {
 		return r, fmt.Errorf("clean up, the binary stays: %w", err)
 	}
-	return r, errors.Join(p.RemoveBinary(), p.removeUnmanaged())
+	r.Plugin, err = p.RemoveBinary()
+	return r, errors.Join(err, p.removeUnmanaged())
 }

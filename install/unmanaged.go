@@ -3,8 +3,6 @@ package install
 import (
 	_ "embed"
 	"errors"
-	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -83,9 +81,8 @@ func (p Places) PlaceUnmanaged() (written []string, err error) {
 func (p Places) removeUnmanaged() error {
 	var errs []error
 	for _, n := range p.notices() {
-		if err := os.Remove(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove: %w", err))
-		}
+		_, err := remove(n.path)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

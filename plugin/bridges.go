@@ -172,25 +172,35 @@ func (s *store) enterBridges(before, now bridges) error {
 	}
 	var errs []error
 	for path, value := range wanted {
-		errs = append(errs, setSysctl(path, value))
+		errs = append(errs, s.setSysctl(path, value))
 	}
 	return errors.Join(errs...)
 }
 
-// leaveBridges ends all answers. What the kernel does not take back now it never will: the
-// file goes in any case.
+// leaveBridges ends all answers. An entry that the kernel does not take back now it never
+// will. A setting can be put back later, from where /proc/sys is not read-only: until then the
+// file stays, since nothing else says what it was.
 func (s *store) leaveBridges(b bridges, others []netip.Addr) error {
 	if len(b.Devices) == 0 {
 		return nil
 	}
-	errs := []error{b.silence(others)}
-	for path, value := range b.Settings {
-		if err := setSysctl(path, value); !errors.Is(err, fs.ErrNotExist) {
+	silent := b.silence(others)
+	if err := s.restore(b.Settings); err != nil {
+		return errors.Join(silent, err)
+	}
+	s.note("no more answers on %v: the last old pod has gone", b.Devices)
+	return errors.Join(silent, os.Remove(s.bridgesPath()))
+}
+
+// restore passes over settings of a bridge that is gone: they went with it.
+func (s *store) restore(settings map[string]string) error {
+	var errs []error
+	for path, value := range settings {
+		if err := s.setSysctl(path, value); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	s.note("no more answers on %v: the last old pod has gone", b.Devices)
-	return errors.Join(append(errs, os.Remove(s.bridgesPath()))...)
+	return errors.Join(errs...)
 }
 
 // wanted gives sysctls. Solicitations are answered only with the first, and that of the

@@ -1,8 +1,10 @@
 package plugin_test
 
 import (
+	"errors"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -115,6 +117,7 @@ func TestOldPodsBehindABridge(t *testing.T) {
 		}
 		b.clean(t)
 	})
+	t.Run("nor is a setting forgotten that a container can't put back", func(t *testing.T) { testContained(t, newBridged(t, dir, 1)) })
 	b := newBridged(t, dir, 1)
 	for name, stdout := range map[string]*os.File{"an ADD": nil, "an ADD that takes back what it did": full(t)} {
 		t.Run("C15, C28: "+name+" that is killed leaves no answers", func(t *testing.T) {
@@ -215,6 +218,80 @@ func testSettingsComeBack(t *testing.T, b *bridged, end func(*bridged)) {
 		t.Errorf("got %s, want %s", after, before)
 	}
 	b.wantAnswers(t)
+}
+
+// testContained is about the pods of the daemon and of uninstall, which see their own /proc/sys
+// read-only.
+func testContained(t *testing.T, b *bridged) {
+	t.Helper()
+	before, file, sysctls := b.settings(t), filepath.Join(b.dataDir, "pods/bridges"), t.TempDir()
+	told := "ONERULE_SYSCTL_DIR=" + sysctls
+	handBack := []string{"hand-back", b.dataDir, b.keep["adopt"].(string)}
+	b.add(t, "new")
+	known, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, which := range []string{"first", "second"} {
+		t.Run("the "+which+" try without it fails and forgets nothing", func(t *testing.T) {
+			if stderr, exit := b.contained(t, sysctls, "", handBack...); exit != 1 || !strings.Contains(stderr, "read-only file system") {
+				t.Errorf("exit %d: %s", exit, stderr)
+			}
+			if got, err := os.ReadFile(file); string(got) != string(known) {
+				t.Errorf("got %q, %v, want %q", got, err, known)
+			}
+		})
+	}
+	for dir, want := range map[string]string{"sys": `"sys" is no absolute path`, t.TempDir(): "net/ipv4: no such file or directory"} {
+		t.Run("nor does one that is told "+want, func(t *testing.T) {
+			stderr, exit := b.contained(t, sysctls, "ONERULE_SYSCTL_DIR="+dir, handBack...)
+			if exit != 1 || !strings.Contains(stderr, "hand-back: ONERULE_SYSCTL_DIR: ") || !strings.Contains(stderr, want) {
+				t.Errorf("exit %d: %s", exit, stderr)
+			}
+		})
+	}
+	t.Run("a sweep mends them where it is told", func(t *testing.T) {
+		b.Sysctl(t, "net.ipv6.conf.all.proxy_ndp", "0")
+		if stderr, exit := b.contained(t, sysctls, "", "sweep", b.dataDir); exit != 1 || !strings.Contains(stderr, "read-only file system") {
+			t.Errorf("without it: exit %d: %s", exit, stderr)
+		}
+		if stderr, exit := b.contained(t, sysctls, told, "sweep", b.dataDir); exit != 0 {
+			t.Errorf("exit %d: %s", exit, stderr)
+		}
+		if got := strings.TrimSpace(b.Run(t, "sysctl", "-n", "net.ipv6.conf.all.proxy_ndp")); got != "1" {
+			t.Errorf("got %s, want 1", got)
+		}
+	})
+	t.Run("one with it puts all back", func(t *testing.T) {
+		if stderr, exit := b.contained(t, sysctls, told, handBack...); exit != 0 {
+			t.Errorf("exit %d: %s", exit, stderr)
+		}
+		if after := b.settings(t); after != before {
+			t.Errorf("got %s, want %s", after, before)
+		}
+		if _, err := os.Stat(file); !os.IsNotExist(err) {
+			t.Errorf("%s is left: %v", file, err)
+		}
+	})
+}
+
+// contained runs a command of the plugin's in a container that has the node's /proc/sys at a
+// folder.
+func (b *bridged) contained(t *testing.T, sysctls, env string, args ...string) (stderr string, exit int) {
+	t.Helper()
+	const script = `mount --bind /proc/sys "$0" && mount --bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec env -i $ENV "$@"`
+	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-c", script, sysctls, binary()}, args...)...)
+	cmd.Env = append(os.Environ(), "ENV="+env)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	if err := b.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	var failed *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &failed) {
+		t.Fatal(err)
+	}
+	return errs.String(), cmd.ProcessState.ExitCode()
 }
 
 // becomes waits for the state of a neighbour of the pod.

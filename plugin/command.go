@@ -14,8 +14,13 @@ Container runtimes call it without arguments: CNI_COMMAND says what to do. Other
   onerule hand-back STATE TO    gives the addresses of pods to host-local, which has its own in TO
   onerule --version             says which onerule this is
   onerule --help                prints this
-STATE is the plugin's folder of all networks, as ` + defaultDataDir + `.
+STATE is the plugin's folder of all networks, as ` + defaultDataDir + `. In a container, which sees its own
+/proc/sys read-only, ` + sysctlDir + ` says where the node's is: settings are put back there.
 `
+
+// sysctlDir is the variable that says below which folder the node's settings are written. It
+// is no argument: a plugin of before it was read passes it over, and does the rest.
+const sysctlDir = "ONERULE_SYSCTL_DIR"
 
 // Command does what the arguments ask for, or what CNI_COMMAND does, and gives the exit
 // code. A runtime gives no arguments; with CNI_COMMAND those that nobody knows are passed
@@ -24,6 +29,7 @@ func (p Process) Command(args []string) int {
 	if len(args) == 0 || p.Getenv("CNI_COMMAND") != "" && !isOwn(args[0]) {
 		return p.Run()
 	}
+	p.sysctls = p.Getenv(sysctlDir)
 	err := p.own(args[0], args[1:])
 	if err == nil {
 		switch args[0] {
@@ -60,6 +66,21 @@ func (p Process) own(command string, folders []string) error {
 		if !filepath.IsAbs(folder) {
 			return fmt.Errorf("%q is no absolute path", folder)
 		}
+	}
+	if n == 0 || p.sysctls == "" {
+		return nil
+	}
+	return checkSysctlDir(p.sysctls)
+}
+
+// checkSysctlDir wants a folder that has settings: in one that has none each bridge would seem
+// to be gone.
+func checkSysctlDir(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("%s: %q is no absolute path", sysctlDir, dir)
+	}
+	if err := statError(filepath.Join(dir, "net/ipv4")); err != nil {
+		return fmt.Errorf("%s: %w", sysctlDir, err)
 	}
 	return nil
 }

@@ -36,6 +36,8 @@ type Process struct {
 
 	began time.Time
 	verb  string
+	// sysctls is what sysctlDir says.
+	sysctls string
 }
 
 // Run does what CNI_COMMAND asks for and gives the exit code.

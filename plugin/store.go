@@ -14,6 +14,7 @@ type store struct {
 	dir     string
 	base    base
 	lock    *os.File
+	sysctls string // below which the node's settings are written; empty: /proc/sys
 	// warn tells people on stderr, note also in the network's journal.
 	warn, note func(format string, args ...any)
 }
@@ -34,7 +35,7 @@ func (p Process) openStore(b base) (*store, error) {
 }
 
 func (p Process) newStore(b base, dir string, lock *os.File) *store {
-	return &store{network: b.network, dir: dir, base: b, lock: lock, warn: p.warn, note: p.noteIn(filepath.Join(dir, "journal"))}
+	return &store{network: b.network, dir: dir, base: b, lock: lock, sysctls: p.sysctls, warn: p.warn, note: p.noteIn(filepath.Join(dir, "journal"))}
 }
 
 // findStore opens the store for a removal, which must not need a free block: it

@@ -13,9 +13,10 @@ import (
 )
 
 // Sysctls are those of the namespace that the calling thread is in.
+const sysctlRoot = "/proc/sys"
 
 func sysctlPath(parts ...string) string {
-	return filepath.Join(append([]string{"/proc/sys/net"}, parts...)...)
+	return filepath.Join(append([]string{sysctlRoot, "net"}, parts...)...)
 }
 
 func readSysctl(path string) (string, error) {
@@ -65,6 +66,14 @@ func setSysctl(path, value string) error {
 		err = fmt.Errorf("sysctl %s is %s after %s was written", path, got, value)
 	}
 	return err
+}
+
+// setSysctl does it where it can be written.
+func (s *store) setSysctl(path, value string) error {
+	if s.sysctls != "" {
+		path = filepath.Join(s.sysctls, strings.TrimPrefix(path, sysctlRoot))
+	}
+	return setSysctl(path, value)
 }
 
 func writeSysctl(path, value string) error {

@@ -51,6 +51,7 @@ func (s swept) kinds() map[string]int {
 type sweeper struct {
 	plugins []string // the first one that is there
 	state   string
+	sysctls string // below which the plugin writes settings
 	count   func(swept)
 	log     logr.Logger
 
@@ -62,7 +63,7 @@ func (n *Network) newSweeper() *sweeper {
 	settings := n.cfg.Settings
 	return &sweeper{
 		plugins: []string{n.plugin(), filepath.Join(settings.Install.BinDir, install.BinaryName)},
-		state:   settings.CNIState, log: n.cfg.Log,
+		state:   settings.CNIState, sysctls: filepath.Dir(n.cfg.Sysctls), log: n.cfg.Log,
 		count: func(s swept) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *sweeper) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepPatience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, plugin, "sweep", s.state)
-	cmd.Env = []string{}
+	cmd.Env = []string{"ONERULE_SYSCTL_DIR=" + s.sysctls}
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err = cmd.Run()

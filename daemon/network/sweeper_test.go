@@ -28,7 +28,7 @@ type bench struct {
 func newBench(t *testing.T) *bench {
 	b := &bench{script: filepath.Join(t.TempDir(), "plugin")}
 	b.sweeper = &sweeper{
-		plugins: []string{filepath.Join(t.TempDir(), "none"), b.script}, state: t.TempDir(),
+		plugins: []string{filepath.Join(t.TempDir(), "none"), b.script}, state: t.TempDir(), sysctls: "/host/proc/sys",
 		count: func(s swept) { b.put(func() { b.counts = append(b.counts, s) }) },
 		log:   funcr.New(func(_, line string) { b.put(func() { b.lines = append(b.lines, line) }) }, funcr.Options{}),
 	}
@@ -91,7 +91,7 @@ func TestC52WhatTheSweepIsToldAboutIsLoggedOnce(t *testing.T) {
 
 func TestC52SweepsGoOn(t *testing.T) {
 	b := newBench(t)
-	b.says(t, `[ "$1" = sweep ] && [ "$2" = "`+b.state+`" ] && echo '{"attachments": 1, "addresses": 2, "links": 3, "hostPorts": 4, "files": 5, "strangers": ["onex"]}'`)
+	b.says(t, `[ "$1" = sweep ] && [ "$2" = "`+b.state+`" ] && [ "$ONERULE_SYSCTL_DIR" = /host/proc/sys ] && echo '{"attachments": 1, "addresses": 2, "links": 3, "hostPorts": 4, "files": 5, "strangers": ["onex"]}'`)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { // ends with ctx

@@ -248,7 +248,7 @@ func (p place) uninstall(t *testing.T) {
 	})
 	t.Run("and everything when it is gone", func(t *testing.T) {
 		p.ns.Run(t, "ip", "link", "del", "onepod")
-		if stdout, stderr, code := p.run(t, "uninstall"); code != 0 {
+		if stdout, stderr, code := p.run(t, "uninstall"); code != 0 || stdout != "the list of plugins, our tables and routes, and the plugin are gone\n" {
 			t.Errorf("code %d: %s%s", code, stdout, stderr)
 		}
 		if got := p.ns.Run(t, "nft", "list", "tables"); strings.TrimSpace(got) != "table ip others" {
@@ -261,6 +261,44 @@ func (p place) uninstall(t *testing.T) {
 			t.Errorf("there is %q", got)
 		}
 	})
+	t.Run("of what is not there it says where it looked", func(t *testing.T) {
+		want := "our tables and routes are gone; there was no list of plugins at /net.d/10-onerule.conflist, and no plugin at /bin/onerule\n"
+		if stdout, stderr, code := p.run(t, "uninstall"); code != 0 || stdout != want {
+			t.Errorf("code %d: %s%s", code, stdout, stderr)
+		}
+		var got uninstalled
+		stdout, stderr, code := p.run(t, "uninstall", "-o", "json")
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || !got.Done || !cmp.Equal(got.Missing, []string{"/net.d/10-onerule.conflist", "/bin/onerule"}) {
+			t.Errorf("code %d, %v: %s%s", code, err, stdout, stderr)
+		}
+	})
+}
+
+// Of several tries the list goes in one and the plugin in another.
+func TestUninstallingSaysWhatWasThere(t *testing.T) {
+	for name, c := range map[string]struct {
+		tries []install.Removed
+		want  string
+	}{
+		"all at once":      {[]install.Removed{{List: true, Plugin: true}}, "the list of plugins, our tables and routes, and the plugin are gone"},
+		"the list earlier": {[]install.Removed{{List: true}, {Plugin: true}}, "the list of plugins, our tables and routes, and the plugin are gone"},
+		"no list":          {[]install.Removed{{Plugin: true}}, "our tables and routes, and the plugin are gone; there was no list of plugins at /l/10-onerule.conflist"},
+		"no plugin":        {[]install.Removed{{List: true}}, "the list of plugins, and our tables and routes are gone; there was no plugin at /b/onerule"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before gone
+			var said strings.Builder
+			for i, r := range c.tries {
+				d := uninstalled{w: &said, gone: &before}
+				if d.went(r); i == len(c.tries)-1 {
+					d.all(install.Places{Lists: "/l", Binaries: "/b"})
+				}
+			}
+			if got := said.String(); got != c.want+"\n" {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
 }
 
 // As a pod on each node it has nobody who runs it again.

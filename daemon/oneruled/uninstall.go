@@ -20,6 +20,7 @@ import (
 func uninstallCommand(socket *string) *cobra.Command {
 	var p install.Places
 	stay, output := false, ""
+	var before gone
 	cmd := &cobra.Command{
 		Use:   "uninstall [flags]",
 		Short: "take the CNI plugin off this node: its list, our rules and routes, and itself",
@@ -42,7 +43,7 @@ each node, install/uninstall.yaml.`,
 				return err
 			}
 			try := func(w io.Writer) error {
-				done := uninstalled{w: w, json: asJSON, Restored: []string{}}
+				done := uninstalled{w: w, json: asJSON, Restored: []string{}, gone: &before}
 				return errors.Join(uninstall(cmd.Context(), &done, p, *socket), done.end())
 			}
 			if stay {
@@ -55,6 +56,7 @@ each node, install/uninstall.yaml.`,
 	cmd.Flags().BoolVar(&stay, "stay", false, "try again until no pods are attached any more, and then wait to be ended")
 	outputFlag(cmd.Flags(), &output)
 	placesFlags(cmd.Flags(), &p)
+	cmd.Flags().StringVar(&p.Sysctls, "sysctl-dir", "/proc/sys", "`folder` below which settings of the kernel are put back")
 	return cmd
 }
 
@@ -104,6 +106,7 @@ func uninstall(ctx context.Context, done *uninstalled, p install.Places, socket 
 	}
 	r, err := p.Uninstall(func() error { return removeOurs(bpf.HostDir()) })
 	done.restored(r.Restored)
+	done.went(r)
 	if err != nil {
 		return err
 	}
@@ -114,7 +117,7 @@ func uninstall(ctx context.Context, done *uninstalled, p install.Places, socket 
 		}
 		return done.stays(r.Attached, "the list of plugins is gone; %s attached, so the rest stays: run it again when they are gone")
 	}
-	done.all()
+	done.all(p)
 	return nil
 }
 
@@ -137,7 +140,14 @@ type uninstalled struct {
 	Restored []string `json:"restored"`
 	// HandedBack are addresses that host-local has again.
 	HandedBack int `json:"handedBack"`
+	// Missing are the list and the plugin, where they are looked for and were not.
+	Missing []string `json:"missing,omitempty"`
+
+	gone *gone
 }
+
+// A gone is what went in this try or an earlier one of the same process.
+type gone struct{ list, plugin bool }
 
 func (d *uninstalled) say(format string, args ...any) {
 	if !d.json {
@@ -175,9 +185,27 @@ func (d *uninstalled) handedBack(n int) {
 	d.say("%d addresses of pods are handed back to host-local", n)
 }
 
-func (d *uninstalled) all() {
+func (d *uninstalled) went(r install.Removed) {
+	d.gone.list, d.gone.plugin = d.gone.list || r.List, d.gone.plugin || r.Plugin
+}
+
+// all says what is gone, and what never was where it was looked for: it may be elsewhere.
+func (d *uninstalled) all(p install.Places) {
 	d.Done = true
-	d.say("the list of plugins, our tables and routes, and the plugin are gone")
+	list, plugin := "there was no list of plugins at "+p.List(), "no plugin at "+p.Binary()
+	switch {
+	case d.gone.list && d.gone.plugin:
+		d.say("the list of plugins, our tables and routes, and the plugin are gone")
+	case d.gone.plugin:
+		d.Missing = []string{p.List()}
+		d.say("our tables and routes, and the plugin are gone; %s", list)
+	case d.gone.list:
+		d.Missing = []string{p.Binary()}
+		d.say("the list of plugins, and our tables and routes are gone; there was %s", plugin)
+	default:
+		d.Missing = []string{p.List(), p.Binary()}
+		d.say("our tables and routes are gone; %s, and %s", list, plugin)
+	}
 }
 
 // end tells it to programs.

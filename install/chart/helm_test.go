@@ -56,7 +56,7 @@ func TestTheManifestsAreThoseOfTheChart(t *testing.T) {
 	if out, err := exec.Command("sh", "../manifests.sh", helm(t), dir).CombinedOutput(); err != nil {
 		t.Fatalf("make manifests: %v: %s", err, out)
 	}
-	for _, name := range []string{"onerule.yaml", "rbac.yaml", "rbac-network.yaml"} {
+	for _, name := range []string{"onerule.yaml", "rbac.yaml", "rbac-network.yaml", "uninstall.yaml"} {
 		t.Run(name, func(t *testing.T) {
 			want, err := os.ReadFile(filepath.Join(dir, name))
 			if err != nil {
@@ -122,6 +122,7 @@ func TestEachSettingOfTheChartHasItsEffect(t *testing.T) {
 			return hasArg("--bpf-dir=off")(o) && !mounted(o.daemon(t), "/sys/fs/bpf") && !slices.Contains(o.daemon(t).SecurityContext.Capabilities.Add, "BPF")
 		}},
 		{`extraArgs=["--v=4"]`, hasArg("--v=4")},
+		{`extraArgs=["--cni-state=/var/lib/cni/mine","--etc-dir="]`, hasArg("--cni-state=/var/lib/cni/mine")},
 		{`extraCapabilities=["SYS_ADMIN"]`, func(o objects) bool {
 			return slices.Contains(o.daemon(t).SecurityContext.Capabilities.Add, "SYS_ADMIN")
 		}},
@@ -142,6 +143,7 @@ func TestEachSettingOfTheChartHasItsEffect(t *testing.T) {
 				t.Errorf("it has no effect: %+v", got.daemon(t))
 			}
 			accepts(t, got)
+			reaches(t, got, rendered(t, program, c.setting, "uninstall=true"))
 		})
 	}
 }
@@ -156,6 +158,7 @@ func TestASettingThatIsNoneIsRefused(t *testing.T) {
 		`podNetwork.encapsulation="maybe"`:   "encapsulation",
 		`endpointMetrics=true`:               "endpointMetrics",
 		`extraArgs=["v=4"]`:                  "extraArgs",
+		`uninstall="yes"`:                    "uninstall",
 	} {
 		t.Run(setting, func(t *testing.T) {
 			out, err := run(t, program, "template", "onerule", ".", "--set-json", setting)

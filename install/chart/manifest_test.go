@@ -298,24 +298,60 @@ func TestTheRolesAreThoseOfTheSeparateFiles(t *testing.T) {
 // What takes onerule off a node sees the folders that what puts it there writes to.
 func TestUninstallingReachesWhatWasInstalled(t *testing.T) {
 	whole, off := manifest(t, "onerule.yaml"), manifest(t, "uninstall.yaml")
-	c := off.daemon(t)
-	if c.Image != whole.daemon(t).Image {
-		t.Errorf("image %s, want %s", c.Image, whole.daemon(t).Image)
-	}
-	if help := oneruled(t, c.Args[0], "--help"); c.Args[0] != "uninstall" || !strings.Contains(help, c.Args[1]) {
-		t.Errorf("arguments %q, and the help is\n%s", c.Args, help)
-	}
-	for _, m := range c.VolumeMounts {
-		if path := off.hostPath(t, m.Name); path == "" || path != whole.hostPath(t, m.Name) || !mounted(whole.daemon(t), m.MountPath) {
-			t.Errorf("%s is %s, want %s", m.MountPath, path, whole.hostPath(t, m.Name))
-		}
-	}
-	for _, folder := range []string{"/opt/cni/bin", "/etc/cni/net.d", "/var/lib/cni", "/run/onerule", "/sys/fs/bpf"} {
-		if !mounted(c, folder) {
+	reaches(t, whole, off)
+	for _, folder := range []string{"/opt/cni/bin", "/etc/cni/net.d", "/var/lib/cni", "/run/onerule", "/sys/fs/bpf", "/host/proc/sys/net"} {
+		if !mounted(off.daemon(t), folder) {
 			t.Errorf("%s is not mounted", folder)
 		}
+	}
+	if got, want := off.daemon(t).SecurityContext.Capabilities.Add, []corev1.Capability{"NET_ADMIN", "DAC_OVERRIDE"}; !cmp.Equal(got, want) {
+		t.Errorf("it has the capabilities %q, want %q", got, want)
 	}
 	if set := off.set(t); cmp.Equal(set.Spec.Selector.MatchLabels, whole.set(t).Spec.Selector.MatchLabels) || set.Name == whole.set(t).Name {
 		t.Error("it takes itself for the daemon's")
 	}
+}
+
+// reaches wants of the pod that takes onerule off a node that it is where the daemon's is, and
+// may reach what that may.
+func reaches(t *testing.T, whole, off objects) {
+	t.Helper()
+	if diff := cmp.Diff(place(t, whole), place(t, off)); diff != "" {
+		t.Errorf("it is not where the daemon is (-daemon +uninstall):\n%s", diff)
+	}
+	theirs, ours := whole.daemon(t), off.daemon(t)
+	for _, c := range ours.SecurityContext.Capabilities.Add {
+		if !slices.Contains(theirs.SecurityContext.Capabilities.Add, c) {
+			t.Errorf("it has %s, which the daemon has not", c)
+		}
+	}
+	if args := ours.Args[:2]; !slices.Equal(args, []string{"uninstall", "--stay"}) {
+		t.Errorf("arguments %q", args)
+	}
+	// What it does not know ends it before the help.
+	help := oneruled(t, append(slices.Clone(ours.Args), "--help")...)
+	for _, arg := range theirs.Args {
+		flag, _, _ := strings.Cut(arg, "=")
+		if known := regexp.MustCompile(`(?m)^ +(-\w, )?` + flag + "( |$)"); known.MatchString(help) && !slices.Contains(ours.Args, arg) {
+			t.Errorf("arguments %q, without the daemon's %s", ours.Args, arg)
+		}
+	}
+	if len(off.accounts)+len(off.roles)+len(off.bindings)+len(off.configMaps) > 0 {
+		t.Errorf("there is more than it: %+v", off)
+	}
+}
+
+// place gives where a pod is and what it sees there, without what is only the daemon's.
+func place(t *testing.T, o objects) corev1.PodSpec {
+	t.Helper()
+	spec := o.set(t).Spec.Template.Spec.DeepCopy()
+	c := spec.Containers[0]
+	c.SecurityContext.Capabilities.Add = nil
+	spec.ServiceAccountName, spec.AutomountServiceAccountToken = "", nil
+	spec.Volumes = slices.DeleteFunc(spec.Volumes, func(v corev1.Volume) bool { return v.ConfigMap != nil })
+	spec.Containers = []corev1.Container{{
+		Image: c.Image, ImagePullPolicy: c.ImagePullPolicy, SecurityContext: c.SecurityContext,
+		VolumeMounts: slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "config" }),
+	}}
+	return *spec
 }
