@@ -116,7 +116,7 @@ bench: setup build ## measure, and print the figures
 	@$(as_root) bin/bench $(BENCHFLAGS)
 
 # Upstream's tests in a real cluster: which of them (regular expressions), IP families
-# (ipv4, dual, ipv6), nodes, tests at a time, what connects pods (WITH=kube-proxy), and
+# (ipv4, dual, dual6: IPv6 first, ipv6), nodes, tests at a time, what connects pods (WITH=kube-proxy), and
 # BASELINE=1 to run them with kube-proxy, too, or BASELINE=show.
 FOCUS    ?=
 SKIP     ?=
@@ -129,7 +129,7 @@ E2EFLAGS ?=
 
 cluster_pieces = sh test/setup.sh runc conntrack && CGO_ENABLED=0 go build -o bin/e2e ./test/e2e
 
-e2e: image ## run upstream's [sig-network] tests in a real cluster: FOCUS= SKIP= FAMILY=ipv4|dual|ipv6 NODES= PROCS= BASELINE=1
+e2e: image ## run upstream's [sig-network] tests in a real cluster: FOCUS= SKIP= FAMILY=ipv4|dual|dual6|ipv6 NODES= PROCS= BASELINE=1
 	@$(cluster_pieces)
 	@$(as_root) bin/e2e run --ip-family '$(FAMILY)' --nodes '$(NODES)' --procs '$(PROCS)' --with '$(WITH)' \
 		$(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)') \

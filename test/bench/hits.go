@@ -16,10 +16,11 @@ import (
 )
 
 const (
-	// hitTurns is how often counting is begun and ended, each with connects and a transfer.
-	hitTurns = 24
+	// hitTurns is how often counting is begun and ended, each with connects and a transfer:
+	// many and short ones, since the machine is now faster and now slower.
+	hitTurns = 160
 	// hitTransfer is sent over one connection in each half of a turn.
-	hitTransfer = 128 << 20
+	hitTransfer = 64 << 20
 	// Where transfers go, through a Service of their own.
 	sinkPort = 8081
 )
@@ -81,7 +82,7 @@ func measureHits(ctx context.Context, say func(string, ...any)) ([]*table, error
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if turn%6 == 0 {
+		if turn%40 == 0 {
 			say("hits: turn %d of %d", turn+1, hitTurns)
 		}
 		if err := c.turn(turn%2 == 0); err != nil {
@@ -256,14 +257,19 @@ func (c *counted) table() *table {
 		return all
 	}
 	t.row("connect through a ClusterIP, median", short(median(c.without.connect)), short(median(c.with.connect)),
-		fmt.Sprintf("%.3f", median(ratios(ns(c.with.connect), ns(c.without.connect)))))
+		quartiles(ratios(ns(c.with.connect), ns(c.without.connect))))
 	t.row("throughput of one connection, median", perSecond(median(c.without.rate)), perSecond(median(c.with.rate)),
-		fmt.Sprintf("%.3f", median(ratios(c.with.rate, c.without.rate))))
+		quartiles(ratios(c.with.rate, c.without.rate)))
 	t.row(fmt.Sprintf("the programs, for a new connection (%.1f runs)", median(c.runs)), "", fmt.Sprintf("%.0f ns", median(c.perConnect)))
 	t.row("the programs, for a packet of an open one", "", fmt.Sprintf("%.0f ns", median(c.perPacket)))
-	t.note("client - node - server; with and without in turns, %d of each with %d connects and %s; the ratio is the median of those of each turn. The programs are timed by the kernel, which makes them slower by some tens of ns.",
+	t.note("client - node - server; with and without in turns, %d of each with %d connects and %s; the ratio is the median of those of each turn, and the quartiles. The programs are timed by the kernel, which makes them slower by some tens of ns.",
 		hitTurns, block, megabytes(hitTransfer))
 	return t
+}
+
+// quartiles gives a median with the range that half of the list lies in.
+func quartiles(list []float64) string {
+	return fmt.Sprintf("%.3f (%.2f to %.2f)", median(list), quantile(list, 0.25), quantile(list, 0.75))
 }
 
 func perSecond(rate float64) string { return fmt.Sprintf("%.2f GB/s", rate/1e9) }

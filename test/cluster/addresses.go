@@ -11,13 +11,17 @@ type Family string
 
 // The families.
 const (
-	IPv4 Family = "ipv4"
-	Dual Family = "dual" // IPv4 is the primary one
-	IPv6 Family = "ipv6" // there is no IPv4 but on loopbacks
+	IPv4  Family = "ipv4"
+	Dual  Family = "dual"  // IPv4 is the primary one
+	Dual6 Family = "dual6" // IPv6 is the primary one
+	IPv6  Family = "ipv6"  // there is no IPv4 but on loopbacks
 )
 
-// known says whether there is such a family.
-func (f Family) known() bool { return f == IPv4 || f == Dual || f == IPv6 }
+// Families are all of them.
+func Families() []Family { return []Family{IPv4, Dual, Dual6, IPv6} }
+
+// HasBoth says whether a cluster has both IP families.
+func (f Family) HasBoth() bool { return f == Dual || f == Dual6 }
 
 // of gives those of an IPv4 and an IPv6 thing that the family has, the primary one
 // first.
@@ -25,6 +29,8 @@ func of[T any](f Family, four, six T) []T {
 	switch f {
 	case Dual:
 		return []T{four, six}
+	case Dual6:
+		return []T{six, four}
 	case IPv6:
 		return []T{six}
 	default:

@@ -18,6 +18,10 @@ func TestEachFamilyHasItsAddresses(t *testing.T) {
 			"10.99.0.1,fd00:99::1", "10.99.0.12/24,fd00:99::12/64", "10.244.2.0/24,fd00:10:244:2::/64", "10.244.0.0/16,fd00:10:244::/48",
 			"10.96.0.0/16,fd00:10:96::/112", "10.96.0.10", "0.0.0.0", `"127.0.0.0/8", "::1/128", "10.99.0.0/24", "fd00:99::/64"`,
 		}},
+		{Dual6, []string{
+			"fd00:99::1,10.99.0.1", "fd00:99::12/64,10.99.0.12/24", "fd00:10:244:2::/64,10.244.2.0/24", "fd00:10:244::/48,10.244.0.0/16",
+			"fd00:10:96::/112,10.96.0.0/16", "fd00:10:96::a", "::", `"::1/128", "127.0.0.0/8", "fd00:99::/64", "10.99.0.0/24"`,
+		}},
 		{IPv6, []string{"fd00:99::1", "fd00:99::12/64", "fd00:10:244:2::/64", "fd00:10:244::/48", "fd00:10:96::/112", "fd00:10:96::a", "::", `"::1/128", "fd00:99::/64"`}},
 	} {
 		t.Run(string(c.family), func(t *testing.T) {
@@ -85,7 +89,7 @@ route add fd00:10:244:1::/64 via fd00:99::11
 
 func TestOptionsThatMakeNoCluster(t *testing.T) {
 	for want, o := range map[string]Options{
-		`no such IP family: "ipv5" (ipv4, dual or ipv6)`:                                                     {Family: "ipv5", Nodes: 1, With: Onerule},
+		`no such IP family: "ipv5" (ipv4, dual, dual6 or ipv6)`:                                              {Family: "ipv5", Nodes: 1, With: Onerule},
 		"-1 nodes: from 1 to 200 are possible":                                                               {Family: IPv4, Nodes: -1, With: Onerule},
 		"201 nodes: from 1 to 200 are possible":                                                              {Family: IPv4, Nodes: 201, With: Onerule},
 		`no such network: "flannel" (onerule, onerule-binaries, kube-proxy, kube-proxy-iptables or nothing)`: {Family: IPv4, Nodes: 1, With: "flannel"},

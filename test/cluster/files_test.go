@@ -13,8 +13,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-func families() []Family { return []Family{IPv4, Dual, IPv6} }
-
 func someFacts(f Family) facts {
 	return facts{
 		Name: "n1", Dir: "/c/n1", Any: f.any(), Mode: "nftables", Runc: "/usr/sbin/runc", ClusterRanges: commas(f.clusterRanges()),
@@ -34,7 +32,7 @@ func filled(t *testing.T, name string, with any) []byte {
 }
 
 func TestKubeProxyTakesItsFile(t *testing.T) {
-	for _, f := range families() {
+	for _, f := range Families() {
 		var got kubeproxy.KubeProxyConfiguration
 		if err := yaml.UnmarshalStrict(filled(t, "kube-proxy.yaml", someFacts(f)), &got); err != nil {
 			t.Fatalf("%s: %v", f, err)
@@ -47,7 +45,7 @@ func TestKubeProxyTakesItsFile(t *testing.T) {
 }
 
 func TestRuntimesTakeTheListOfPlugins(t *testing.T) {
-	for _, f := range families() {
+	for _, f := range Families() {
 		list, err := libcni.ConfListFromBytes(filled(t, "ptp.conflist", someFacts(f)))
 		if err != nil {
 			t.Fatalf("%s: %v", f, err)
@@ -75,7 +73,7 @@ func TestRuntimesTakeTheListOfPlugins(t *testing.T) {
 }
 
 func TestKubeletsKnowTheDNS(t *testing.T) {
-	for _, f := range families() {
+	for _, f := range Families() {
 		var got struct {
 			Kind, Address string
 			ClusterDNS    []string
@@ -90,7 +88,7 @@ func TestKubeletsKnowTheDNS(t *testing.T) {
 }
 
 func TestTheDNSHasItsAddress(t *testing.T) {
-	for _, f := range families() {
+	for _, f := range Families() {
 		text := string(filled(t, "coredns.yaml", map[string]any{"Image": dnsImage, "Address": f.dnsService()}))
 		var service corev1.Service
 		documents := strings.Split(text, "\n---\n")
@@ -112,7 +110,7 @@ func TestUsersManifestGetsWhereTheAPIServerIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range families() {
+	for _, f := range Families() {
 		c := assemble("/c", settings{Nodes: 1, Family: f, With: Onerule}, &Cache{root: root})
 		manifest, err := c.installManifest()
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,8 +67,8 @@ func prepare(ctx context.Context, o *Options, cache *Cache) (_ *Cluster, err err
 
 // check says what is wrong with the options.
 func (o *Options) check() error {
-	if !o.Family.known() {
-		return fmt.Errorf("no such IP family: %q (ipv4, dual or ipv6)", o.Family)
+	if !slices.Contains(Families(), o.Family) {
+		return fmt.Errorf("no such IP family: %q (ipv4, dual, dual6 or ipv6)", o.Family)
 	}
 	if o.Nodes < 1 || o.Nodes > maxNodes {
 		return fmt.Errorf("%d nodes: from 1 to %d are possible", o.Nodes, maxNodes)

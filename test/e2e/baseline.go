@@ -15,8 +15,8 @@ import (
 )
 
 // What passed with kube-proxy and the reference plugins on a machine like this, a file
-// for each family: lines of a state and a test's name. Dual-stack is IPv4 first: its
-// file has only what is more.
+// for each family: lines of a state and a test's name. That of a
+// dual-stack cluster has only what is more than in one of its primary family.
 //
 //go:embed baseline-*.txt
 var baselines embed.FS
@@ -27,8 +27,11 @@ type list map[string]string
 // baseline reads the list of a family, an empty one if there is none.
 func baseline(f cluster.Family) (list, error) {
 	names := []string{string(f)}
-	if f == cluster.Dual {
+	switch f {
+	case cluster.Dual:
 		names = append(names, string(cluster.IPv4))
+	case cluster.Dual6:
+		names = append(names, string(cluster.IPv6))
 	}
 	l := list{}
 	for _, name := range names {

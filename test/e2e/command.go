@@ -53,7 +53,7 @@ func buildCommand() *cobra.Command {
 // clusterFlags are what a cluster is started with.
 func clusterFlags(flags *pflag.FlagSet, o *cluster.Options) {
 	flags.IntVar(&o.Nodes, "nodes", 2, "number of nodes")
-	flags.StringVar((*string)(&o.Family), "ip-family", string(cluster.IPv4), "IP families: ipv4, dual (IPv4 first) or ipv6")
+	flags.StringVar((*string)(&o.Family), "ip-family", string(cluster.IPv4), "IP families: ipv4, dual (IPv4 first), dual6 (IPv6 first) or ipv6")
 	flags.StringVar(&o.With, "with", cluster.Onerule, "what connects pods and serves Services: onerule (image and manifest, as\n"+
 		"users install it), onerule-binaries, kube-proxy or kube-proxy-iptables (with\nptp and host-local), or nothing")
 }

@@ -115,7 +115,7 @@ func TestWhatIsLeftOutHasAReason(t *testing.T) {
 	for _, c := range []struct {
 		family cluster.Family
 		runs   []int
-	}{{cluster.IPv4, []int{0}}, {cluster.Dual, []int{0, 3}}, {cluster.IPv6, []int{0}}} {
+	}{{cluster.IPv4, []int{0}}, {cluster.Dual, []int{0, 3}}, {cluster.Dual6, []int{0, 3}}, {cluster.IPv6, []int{0}}} {
 		table := skips(c.family)
 		run, left, err := divide(names, table)
 		if err != nil {
@@ -143,7 +143,7 @@ func TestWhatIsLeftOutHasAReason(t *testing.T) {
 }
 
 func TestNothingOnRecordIsLeftOut(t *testing.T) {
-	for _, f := range []cluster.Family{cluster.IPv4, cluster.Dual, cluster.IPv6} {
+	for _, f := range cluster.Families() {
 		l, err := baseline(f)
 		if err != nil {
 			t.Fatal(err)

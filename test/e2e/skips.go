@@ -28,8 +28,8 @@ func skips(f cluster.Family) []skip {
 		{`\[Feature:[A-Za-z-]*Performance[A-Za-z-]*\]`, "measures a cluster of its own"},
 		{`DNS configMap`, "changes the configuration of the cluster's DNS, which has no upstream here"},
 	}
-	if f != cluster.Dual {
-		table = append(table, skip{`\[Feature:IPv6DualStack\]`, "wants both IP families (FAMILY=dual)"})
+	if !f.HasBoth() {
+		table = append(table, skip{`\[Feature:IPv6DualStack\]`, "wants both IP families (FAMILY=dual or dual6)"})
 	}
 	return table
 }
