@@ -35,13 +35,17 @@ type countersCollector struct {
 	readers                           map[string]*reader
 }
 
-// A reader reads the counters of a family, one at a time.
+// A reader reads the counters of a family, one at a time. Who has the turn has the rest.
 type reader struct {
-	turn chan struct{} // holds the token of who reads
-
-	mu   sync.Mutex
+	turn chan struct{}     // holds the token of who reads
 	pins map[string]uint64 // what each counter of full pins last said
 	full uint64            // their sum, which does not fall when one goes
+}
+
+// A reading is what was read, with the sum of full pins up to then.
+type reading struct {
+	Counters
+	full uint64
 }
 
 func newCountersCollector(cfg Config) *countersCollector {
@@ -79,62 +83,64 @@ func (c *countersCollector) Collect(to chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.limit)
 	defer cancel()
-	var reading sync.WaitGroup
-	defer reading.Wait()
+	var readers sync.WaitGroup
+	defer readers.Wait()
 	for family, r := range c.readers {
-		reading.Go(func() {
+		readers.Go(func() {
 			read, err := r.read(ctx, func(ctx context.Context) (Counters, error) { return c.cfg.Counters(ctx, family) })
 			if err != nil {
 				c.cfg.Log.Error(err, "counters of rules are missing from the metrics", "ip_family", family)
 				return
 			}
-			c.send(to, family, r, read)
+			c.send(to, family, read)
 		})
 	}
 }
 
 // read waits for what f gives, not longer than ctx. An f that goes on keeps the turn,
-// so that there is never a second one.
-func (r *reader) read(ctx context.Context, f func(context.Context) (Counters, error)) (Counters, error) {
+// so that there is never a second one, and what is read is added in the order in which it
+// was: a later reading that came first would be taken for counters that began anew.
+func (r *reader) read(ctx context.Context, f func(context.Context) (Counters, error)) (reading, error) {
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
-		return Counters{}, fmt.Errorf("wait for the last reading of the counters: %w", ctx.Err())
+		return reading{}, fmt.Errorf("wait for the last reading of the counters: %w", ctx.Err())
 	}
 	type answer struct {
-		Counters
+		reading
 		err error
 	}
 	done := make(chan answer, 1)
 	go func() { // ends with f
 		defer func() { <-r.turn }()
 		read, err := f(ctx)
-		done <- answer{read, err}
+		if err != nil {
+			done <- answer{err: err}
+			return
+		}
+		done <- answer{reading: reading{read, r.add(read.Named)}}
 	}()
 	select {
 	case a := <-done:
-		return a.Counters, a.err
+		return a.reading, a.err
 	case <-ctx.Done():
-		return Counters{}, fmt.Errorf("read the counters: %w", ctx.Err())
+		return reading{}, fmt.Errorf("read the counters: %w", ctx.Err())
 	}
 }
 
-func (c *countersCollector) send(to chan<- prometheus.Metric, family string, r *reader, read Counters) {
+func (c *countersCollector) send(to chan<- prometheus.Metric, family string, read reading) {
 	send := func(d *prometheus.Desc, n uint64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{family}, labels...)...)
 	}
-	pins := map[string]uint64{}
 	for _, name := range slices.Sorted(maps.Keys(read.Named)) {
 		n := read.Named[name]
 		if reason, ok := strings.CutPrefix(name, "refused-"); ok {
 			send(c.refused, n, reason)
 		} else if reason, ok := strings.CutPrefix(name, "dropped-"); ok {
 			send(c.dropped, n, reason)
-		} else if strings.HasPrefix(name, "pins-full-") {
-			pins[name] = n
 		}
 	}
-	send(c.pins, r.add(pins))
+	send(c.pins, read.full)
 	if c.cfg.LocalhostNodePorts() {
 		for protocol, n := range read.LocalhostRejected {
 			send(c.localhost, n, protocol)
@@ -144,10 +150,13 @@ func (c *countersCollector) send(to chan<- prometheus.Metric, family string, r *
 
 // add gives the sum of what all counters of full pins have ever counted: one goes with
 // its service port, and a counter that falls would be taken for one that began anew.
-func (r *reader) add(pins map[string]uint64) uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name, n := range pins {
+func (r *reader) add(named map[string]uint64) uint64 {
+	pins := map[string]uint64{}
+	for name, n := range named {
+		if !strings.HasPrefix(name, "pins-full-") {
+			continue
+		}
+		pins[name] = n
 		if last := r.pins[name]; n >= last {
 			r.full += n - last
 		} else {

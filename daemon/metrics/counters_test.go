@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -142,6 +143,49 @@ func TestFullPinsNeverFall(t *testing.T) {
 	if diff := cmp.Diff([]float64{0, 12, 13, 13, 14, 15}, got); diff != "" {
 		t.Errorf("full pins (-want +got): %s", diff)
 	}
+}
+
+// One scraper is slow to take what it has read, and another one reads more meanwhile.
+func TestFullPinsAreExactWithSeveralScrapers(t *testing.T) {
+	cfg := config()
+	cfg.Families = []string{"IPv4"}
+	var now atomic.Uint64
+	cfg.Counters = func(context.Context, string) (Counters, error) {
+		return Counters{Named: map[string]uint64{"pins-full-a": now.Load(), "refused-no-port": 1}}, nil
+	}
+	c := newCountersCollector(cfg)
+	full := func() float64 { return value(collect(t, c), "onerule_pins_full_total", "IPv4") }
+	now.Store(5)
+	slow, ended := make(chan prometheus.Metric), make(chan struct{})
+	go func() { // ends when all is taken
+		defer close(ended)
+		c.Collect(slow)
+	}()
+	<-slow // the others are not taken yet
+	now.Store(7)
+	got := []float64{full()}
+	<-slow
+	<-ended
+	if diff := cmp.Diff([]float64{7, 7}, append(got, full())); diff != "" {
+		t.Errorf("full pins (-want +got): %s", diff)
+	}
+	t.Run("at once", func(t *testing.T) {
+		var scrapers sync.WaitGroup
+		for range 8 {
+			scrapers.Go(func() {
+				for range 50 {
+					now.Add(1)
+					if got, most := full(), now.Load(); got > float64(most) {
+						t.Errorf("full pins are %v of %d", got, most)
+					}
+				}
+			})
+		}
+		scrapers.Wait()
+		if got, want := full(), float64(now.Load()); got != want {
+			t.Errorf("full pins are %v in the end, want %v", got, want)
+		}
+	})
 }
 
 func TestWithoutCountersNothingIsRead(t *testing.T) {
