@@ -26,11 +26,26 @@ type fault struct {
 	mend func() error
 }
 
+// A look is what is not as it should be at a link.
+type look struct {
+	faults []fault
+	// shadowed are addresses to which our route stands, and counts for nothing: another
+	// route comes before it.
+	shadowed []string
+}
+
+// A way is a route to one address.
+type way struct {
+	index int // of the device
+	to    netip.Addr
+}
+
 // A kernel is the network namespace that it was opened in.
 type kernel struct {
 	handle  *netlink.Handle
 	asks    *nl.SocketHandle
-	sysctls string // /proc/sys/net
+	sysctls string               // /proc/sys/net
+	own     map[int]map[way]bool // our routes by family, where this pass had to list them
 }
 
 func openKernel(sysctls string) (*kernel, error) {
@@ -42,6 +57,11 @@ func openKernel(sysctls string) (*kernel, error) {
 	if err != nil {
 		h.Close()
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
+	}
+	if err := unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		h.Close()
+		s.Close()
+		return nil, fmt.Errorf("have the kernel look at what is asked for: %w", err)
 	}
 	return &kernel{handle: h, asks: &nl.SocketHandle{Socket: s}, sysctls: sysctls}, nil
 }
@@ -64,11 +84,24 @@ func (k *kernel) find(name string) (netlink.Link, error) {
 	return link, nil
 }
 
-// faults compares a link with what the plugin made, in the order in which it can be made
+// begin begins a pass: what was listed before may have changed.
+func (k *kernel) begin() { k.own = map[int]map[way]bool{} }
+
+// look compares a link with what the plugin made, in the order in which it can be made
 // again: with a link that goes down, the kernel drops what is on it. It asks for each
-// thing, and lists nothing.
-func (k *kernel) faults(link netlink.Link, w wire) ([]fault, error) {
-	var found []fault
+// thing, and lists nothing as long as packets go by the link.
+func (k *kernel) look(link netlink.Link, w wire) (look, error) {
+	l := look{faults: k.linkFaults(link, w)}
+	for _, a := range w.addrs {
+		if err := k.lookAtWay(&l, link.Attrs().Index, a, w); err != nil {
+			return look{}, err
+		}
+	}
+	return l, nil
+}
+
+// linkFaults looks at a link itself.
+func (k *kernel) linkFaults(link netlink.Link, w wire) (found []fault) {
 	at := link.Attrs()
 	if !bytes.Equal(at.HardwareAddr, w.mac) {
 		found = append(found, fault{"link", fmt.Sprintf("MAC of %s is %s instead of %s", w.link, at.HardwareAddr, w.mac),
@@ -84,35 +117,37 @@ func (k *kernel) faults(link netlink.Link, w wire) ([]fault, error) {
 		found = append(found, fault{"address", fmt.Sprintf("address %s of %s is gone", gateway(), w.link),
 			func() error { return k.addGateway(link) }})
 	}
-	for _, a := range w.addrs {
-		more, err := k.wayFaults(at.Index, a, w)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, more...)
-	}
-	return found, nil
+	return found
 }
 
-// wayFaults looks for the way to one address of a pod.
-func (k *kernel) wayFaults(index int, a netip.Addr, w wire) (found []fault, err error) {
+// lookAtWay looks for the way to one address of a pod.
+func (k *kernel) lookAtWay(l *look, index int, a netip.Addr, w wire) error {
 	mac, err := k.neighbour(index, a)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if !bytes.Equal(mac, w.podMAC) {
-		found = append(found, fault{"neighbour", fmt.Sprintf("neighbour %s on %s is %s instead of %s", a, w.link, orNone(mac), w.podMAC),
+		l.faults = append(l.faults, fault{"neighbour", fmt.Sprintf("neighbour %s on %s is %s instead of %s", a, w.link, orNone(mac), w.podMAC),
 			func() error {
 				return k.handle.NeighSet(&netlink.Neigh{LinkIndex: index, IP: a.AsSlice(), HardwareAddr: w.podMAC, State: netlink.NUD_PERMANENT})
 			}})
 	}
-	if !k.routed(index, a) {
-		found = append(found, fault{"route", fmt.Sprintf("no route to %s by %s", a, w.link),
+	if k.routed(index, a) {
+		return nil
+	}
+	stands, err := k.stands(index, a)
+	switch {
+	case err != nil:
+		return err
+	case stands: // to write it again would change nothing, and the kernel would tell of it
+		l.shadowed = append(l.shadowed, a.String())
+	default:
+		l.faults = append(l.faults, fault{"route", fmt.Sprintf("no route to %s by %s", a, w.link),
 			func() error {
 				return k.handle.RouteReplace(&netlink.Route{LinkIndex: index, Dst: whole(a), Scope: netlink.SCOPE_LINK, Protocol: protocol})
 			}})
 	}
-	return found, nil
+	return nil
 }
 
 func orNone(mac net.HardwareAddr) string {
@@ -174,15 +209,18 @@ func (k *kernel) addGateway(link netlink.Link) error {
 	return err
 }
 
+func familyOf(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
 // neighbour gives the MAC of a permanent entry, or none.
 func (k *kernel) neighbour(index int, a netip.Addr) (net.HardwareAddr, error) {
-	family := unix.AF_INET
-	if a.Is6() {
-		family = unix.AF_INET6
-	}
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, 0)
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.asks}
-	req.AddData(&netlink.Ndmsg{Family: uint8(family), Index: uint32(index)})
+	req.AddData(&netlink.Ndmsg{Family: uint8(familyOf(a)), Index: uint32(index)})
 	req.AddData(nl.NewRtAttr(netlink.NDA_DST, a.AsSlice()))
 	msgs, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || err == nil && len(msgs) == 0 {
@@ -209,4 +247,41 @@ func (k *kernel) routed(index int, a netip.Addr) bool {
 	}
 	ones, _ := routes[0].Dst.Mask.Size()
 	return ones == a.BitLen() && routes[0].LinkIndex == index
+}
+
+// stands says whether our own route to an address is there. What is asked for a route
+// gives the one that counts, so ours are listed, once in a pass.
+func (k *kernel) stands(index int, a netip.Addr) (bool, error) {
+	family := familyOf(a)
+	if k.own[family] == nil {
+		own, err := k.ownRoutes(family)
+		if err != nil {
+			return false, fmt.Errorf("list routes to pods: %w", err)
+		}
+		k.own[family] = own
+	}
+	return k.own[family][way{index, a}], nil
+}
+
+// ownRoutes lists the routes to pods. A list that was interrupted is made again.
+func (k *kernel) ownRoutes(family int) (map[way]bool, error) {
+	var msgs [][]byte
+	var err error
+	for range 5 {
+		req := nl.NewNetlinkRequest(unix.RTM_GETROUTE, unix.NLM_F_DUMP)
+		req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: k.asks}
+		req.AddData(&nl.RtMsg{RtMsg: unix.RtMsg{Family: uint8(family), Table: unix.RT_TABLE_MAIN, Protocol: protocol}})
+		if msgs, err = req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWROUTE); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	own := map[way]bool{}
+	for _, m := range msgs {
+		index, dst := routeOf(m)
+		own[way{index, dst}] = true
+	}
+	return own, nil
 }

@@ -63,11 +63,16 @@ type Keeper struct {
 	doubt  map[string]bool       // links that must be looked at
 	all    bool                  // which are all
 	failed string                // what was logged
+	// shadowed are addresses of links whose routes count for nothing, as logged.
+	shadowed map[string]string
 }
 
 // New makes a Keeper. It does nothing before Run runs.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, wires: map[string]wire{}, links: map[int]string{}, seen: map[string]int{}, doubt: map[string]bool{}}
+	return &Keeper{
+		cfg: cfg, wires: map[string]wire{}, links: map[int]string{}, seen: map[string]int{}, doubt: map[string]bool{},
+		shadowed: map[string]string{},
+	}
 }
 
 // Run works until ctx ends, in the network namespace of the calling thread, which its
@@ -144,7 +149,7 @@ func (k *Keeper) linkOf(m rtnl.Message) string {
 	index := 0
 	switch m.Kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return k.podLink(m.Data)
+		return k.podLink(m)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
 		if len(m.Data) >= unix.SizeofIfAddrmsg {
 			index = int(nl.DeserializeIfAddrmsg(m.Data).Index)
@@ -164,22 +169,40 @@ func (k *Keeper) linkOf(m rtnl.Message) string {
 	return k.links[index]
 }
 
-// podLink gives the name of a link if it is a pod's.
-func (k *Keeper) podLink(data []byte) string {
-	if len(data) < unix.SizeofIfInfomsg {
+// podLink gives the name of a link if it is a pod's. A pod that goes and one that comes may
+// have links of one name.
+func (k *Keeper) podLink(m rtnl.Message) string {
+	if len(m.Data) < unix.SizeofIfInfomsg {
 		return ""
 	}
-	attrs, err := nl.ParseRouteAttr(data[unix.SizeofIfInfomsg:])
+	attrs, err := nl.ParseRouteAttr(m.Data[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return ""
 	}
+	info := nl.DeserializeIfInfomsg(m.Data)
 	for _, a := range attrs {
 		if name := strings.TrimRight(string(a.Value), "\x00"); a.Attr.Type == unix.IFLA_IFNAME && ofPod(name) {
-			k.links[int(nl.DeserializeIfInfomsg(data).Index)] = name
+			if k.replaced(name, int(info.Index)) || m.Kind == unix.RTM_DELLINK && info.Family == unix.AF_UNSPEC {
+				k.forget(name)
+			}
+			k.links[int(info.Index)] = name
 			return name
 		}
 	}
 	return ""
+}
+
+// replaced says whether a link is not the one that was whole.
+func (k *Keeper) replaced(name string, index int) bool {
+	was, whole := k.seen[name]
+	return whole && was != index
+}
+
+// forget has the record of a link read anew: it may be another pod's now.
+func (k *Keeper) forget(name string) {
+	delete(k.seen, name)
+	delete(k.wires, name)
+	delete(k.shadowed, name)
 }
 
 // routeOf gives the index of the device that a route leads to, 0 if it leads to none, and
@@ -212,6 +235,7 @@ func (k *Keeper) pass() error {
 	if err := k.read(); err != nil {
 		return err
 	}
+	k.kernel.begin()
 	links := make([]string, 0, len(k.doubt))
 	for link := range k.doubt {
 		links = append(links, link)
@@ -266,17 +290,23 @@ func (k *Keeper) mend(name string) error {
 		return err
 	}
 	if !known || link == nil { // the pod is gone; what is left of it is swept elsewhere
-		delete(k.seen, name)
+		k.forget(name)
 		maps.DeleteFunc(k.links, func(_ int, n string) bool { return n == name && link == nil })
 		return nil
 	}
-	found, err := k.kernel.faults(link, w)
+	index := link.Attrs().Index
+	if k.replaced(name, index) { // since the records were read: what the kernel tells of it is still to come
+		k.forget(name)
+		return nil
+	}
+	looked, err := k.kernel.look(link, w)
 	if err != nil {
 		return err
 	}
-	index := link.Attrs().Index
+	found := looked.faults
+	k.tellShadowed(name, strings.Join(looked.shadowed, ", "))
 	k.links[index] = name
-	whole := k.seen[name] == index
+	_, whole := k.seen[name]
 	switch {
 	case len(found) == 0:
 		k.seen[name] = index
@@ -313,4 +343,18 @@ func (k *Keeper) tell(found []fault, count bool) {
 			k.cfg.Foreign(kind, note)
 		}
 	}
+}
+
+// tellShadowed tells once that packets to addresses of a pod do not go by its link although
+// our routes stand. Whoever wants another way has made it beside ours, and it is theirs.
+func (k *Keeper) tellShadowed(name, addrs string) {
+	if addrs == k.shadowed[name] {
+		return
+	}
+	k.shadowed[name] = addrs
+	if addrs == "" {
+		delete(k.shadowed, name)
+		return
+	}
+	k.cfg.Log.Info("another route or rule comes before those to a pod", "link", name, "addresses", addrs)
 }

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/testr"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"github.com/google/go-cmp/cmp"
 
 	"onerule/daemon/podlink"
@@ -31,6 +32,8 @@ type node struct {
 	state string
 	mu    sync.Mutex
 	kinds []string
+	notes []string // with the kinds
+	log   []string
 }
 
 func newNode(t *testing.T) *node {
@@ -41,8 +44,25 @@ func newNode(t *testing.T) *node {
 // link makes a link that is down and has nothing.
 func (n *node) link(t *testing.T, name string) {
 	t.Helper()
-	n.ns.Run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "peer"+name[len(name)-2:])
+	n.ns.Run(t, "ip", "link", "add", name, "type", "veth", "peer", "name", peer(name))
 }
+
+// whole makes a link as the record says.
+func (n *node) whole(t *testing.T, link string) {
+	t.Helper()
+	n.link(t, link)
+	for _, command := range []string{
+		"ip link set LINK address " + hostMAC, "sysctl -w net.ipv6.conf.LINK.accept_ra=0", "ip link set LINK up", "ip link set PEER up",
+		"ip addr add fe80::1/64 dev LINK nodad", "ip neigh add 10.1.0.2 lladdr " + podMAC + " dev LINK nud permanent",
+		"ip neigh add fd00:1::2 lladdr " + podMAC + " dev LINK nud permanent", "ip route add 10.1.0.2 dev LINK proto 111 scope link",
+		"ip -6 route add fd00:1::2 dev LINK proto 111",
+	} {
+		n.run(t, strings.NewReplacer("LINK", link, "PEER", peer(link)).Replace(command))
+	}
+}
+
+// peer names the pod's end of a link.
+func peer(link string) string { return "peer" + link[len(link)-2:] }
 
 // record writes what the plugin would have; change makes it another.
 func (n *node) record(t *testing.T, link string, change func(map[string]any)) {
@@ -74,10 +94,10 @@ func (n *node) file(t *testing.T, name string, content []byte) {
 // keep runs a Keeper until the test ends.
 func (n *node) keep(t *testing.T) {
 	t.Helper()
-	k := podlink.New(podlink.Config{State: n.state, Sysctls: "/proc/sys/net", Log: testr.New(t), Foreign: func(kind, _ string) {
+	k := podlink.New(podlink.Config{State: n.state, Sysctls: "/proc/sys/net", Log: n.logger(t), Foreign: func(kind, note string) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.kinds = append(n.kinds, kind)
+		n.kinds, n.notes = append(n.kinds, kind), append(n.notes, note)
 	}})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -88,6 +108,39 @@ func (n *node) keep(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// logger keeps each line beside the test's log.
+func (n *node) logger(t *testing.T) logr.Logger {
+	return funcr.New(func(_, line string) {
+		t.Log(line)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.log = append(n.log, line)
+	}, funcr.Options{})
+}
+
+// logged gives the lines of the log that say something, and noted the notes of what was
+// counted.
+func (n *node) logged(something string) []string { return n.saying(&n.log, something) }
+func (n *node) noted(something string) []string  { return n.saying(&n.notes, something) }
+
+func (n *node) saying(list *[]string, something string) (found []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, line := range *list {
+		if strings.Contains(line, something) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// run runs a command of words.
+func (n *node) run(t *testing.T, command string) string {
+	t.Helper()
+	f := strings.Fields(command)
+	return n.ns.Run(t, f[0], f[1:]...)
 }
 
 // counted takes what was told so far.
@@ -168,16 +221,7 @@ func TestD12_ALinkThatIsWholeIsKept(t *testing.T) {
 	n.keep(t)
 	const link = "one00000000000a"
 	n.record(t, link, func(r map[string]any) { r["created"] = time.Now() })
-	n.link(t, link)
-	for _, command := range []string{
-		"ip link set LINK address " + hostMAC, "sysctl -w net.ipv6.conf.LINK.accept_ra=0", "ip link set LINK up", "ip link set peer0a up",
-		"ip addr add fe80::1/64 dev LINK nodad", "ip neigh add 10.1.0.2 lladdr " + podMAC + " dev LINK nud permanent",
-		"ip neigh add fd00:1::2 lladdr " + podMAC + " dev LINK nud permanent", "ip route add 10.1.0.2 dev LINK proto 111 scope link",
-		"ip -6 route add fd00:1::2 dev LINK proto 111",
-	} {
-		f := strings.Fields(strings.ReplaceAll(command, "LINK", link))
-		n.ns.Run(t, f[0], f[1:]...)
-	}
+	n.whole(t, link)
 	if got := n.counted(); got != nil {
 		t.Errorf("the plugin's work is counted as %q", got)
 	}
