@@ -164,10 +164,10 @@ func (n *Network) take() parcel {
 	return p
 }
 
-// ranges gives what decides about masquerade, once this node is known.
+// ranges gives what decides about masquerade, and who may send VXLAN, once this node is known.
 func (n *Network) ranges() (guard.Ranges, bool) {
 	own, known := n.fabric.Own()
-	return guard.Ranges{Pods: own, Cluster: slices.Concat(n.fabric.PodRanges(), n.nonMasquerade())}, known
+	return guard.Ranges{Pods: own, AllPods: n.fabric.PodRanges(), Cluster: n.nonMasquerade()}, known
 }
 
 // OfPods says whether an address is in a range of this node's pods.

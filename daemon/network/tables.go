@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"onerule/daemon/fabric/layout"
 	"onerule/nft"
 	"onerule/nft/guard"
 	"onerule/nft/hostport"
@@ -44,6 +45,9 @@ func openTables(n *Network, m *nft.Monitor) (*tables, error) {
 		g.WatchedBy(m.Of(guard.TableName))
 		if n.cfg.WithoutFib {
 			g.WithoutFib()
+		}
+		if l := n.cfg.Settings.Layout; l.Encapsulation != layout.Never {
+			g.VXLAN(l.Port)
 		}
 		t.guards[family] = g
 	}

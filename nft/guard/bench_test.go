@@ -29,11 +29,11 @@ func BenchmarkPacket(b *testing.B) {
 	for i := range 110 {
 		elements = append(elements, fmt.Sprintf("%q . %s", wired.Link(i), p.Pod(i%60)))
 	}
-	bySet := strings.Replace(guard.Text(nft.IPv4), "fib saddr . iif oif missing", "iifname . ip saddr != @links", 1)
+	bySet := strings.Replace(guard.Text(nft.IPv4, vxlanPort), "fib saddr . iif oif missing", "iifname . ip saddr != @links", 1)
 	bySet = strings.Replace(bySet, "\tset pod-ranges", "\tset links { type ifname . ipv4_addr; elements = { "+strings.Join(slices.Compact(elements), ", ")+" } }\n\tset pod-ranges", 1)
 	ways := []struct{ name, rules string }{
 		{"none", ""},
-		{"guard", guard.Text(nft.IPv4)},
+		{"guard", guard.Text(nft.IPv4, vxlanPort)},
 		{"set", bySet},
 		{"spoof-only", "table ip onerule-guard { chain c { type filter hook prerouting priority -310; iifname \"one*\" fib saddr . iif oif missing drop; }; }"},
 	}

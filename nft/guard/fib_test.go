@@ -65,7 +65,7 @@ func TestWithoutFibTheTableIsWhatItsTextSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), guard.TextWithoutFib(f)); diff != "" {
+		if diff := cmp.Diff(string(want), guard.TextWithoutFib(f, vxlanPort)); diff != "" {
 			t.Errorf("text (-want +got):\n%s", diff)
 		}
 		load(t, ns, withoutFib(t, ns, f), ranges(p))

@@ -35,7 +35,7 @@ func plan(f nft.Family) addr.Plan {
 }
 
 func ranges(p addr.Plan) guard.Ranges {
-	return guard.Ranges{Pods: []netip.Prefix{p.NodePods}, Cluster: []netip.Prefix{p.ClusterCIDR}}
+	return guard.Ranges{Pods: []netip.Prefix{p.NodePods}, AllPods: []netip.Prefix{p.OtherPods}, Cluster: []netip.Prefix{p.ClusterCIDR}}
 }
 
 func open(t *testing.T, ns *netns.NS, f nft.Family) (p *guard.Program) {
@@ -44,6 +44,7 @@ func open(t *testing.T, ns *netns.NS, f nft.Family) (p *guard.Program) {
 		p, err = guard.Open(f)
 		return err
 	})
+	p.VXLAN(vxlanPort)
 	t.Cleanup(func() { _ = p.Close() })
 	return p
 }

@@ -132,6 +132,7 @@ func TestD13_WhatOthersChangeIsPutRight(t *testing.T) {
 		{"a policy changed", "chain %s forward { policy drop; }", guard.Repair{Rules: true}},
 		{"the table put to sleep", "add table %s { flags dormant; }", guard.Repair{Rules: true}},
 		{"a set flushed", "flush set %s pod-ranges", guard.Repair{Ranges: true}},
+		{"the set of all pods flushed", "flush set %s cluster-pods", guard.Repair{Ranges: true}},
 		{"a range added", "add element %s cluster-ranges { FIRST }", guard.Repair{Ranges: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -165,7 +166,7 @@ func TestTheTableIsWhatItsTextSays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(string(want), guard.Text(f)); diff != "" {
+		if diff := cmp.Diff(string(want), guard.Text(f, vxlanPort)); diff != "" {
 			t.Errorf("text (-want +got):\n%s", diff)
 		}
 		load(t, ns, open(t, ns, f), ranges(p))

@@ -110,6 +110,10 @@ func (p *Program) WatchedBy(w Watcher) {
 // on: see TextWithoutFib.
 func (p *Program) WithoutFib() { p.variant.withoutFib, p.known = true, false }
 
+// VXLAN says at which UDP port the nodes take VXLAN, from the next Load on; 0, as before: at
+// none.
+func (p *Program) VXLAN(port int) { p.variant.vxlan, p.known = port, false }
+
 // Close ends the connection to the kernel, and changes nothing in it.
 func (p *Program) Close() error {
 	p.closed()

@@ -11,13 +11,15 @@ import (
 	"onerule/nft"
 )
 
-// Ranges is what decides about masquerade. They may hold prefixes of both families, in any
-// order, also such that overlap.
+// Ranges is what decides about masquerade, and who may send VXLAN. They may hold prefixes of
+// both families, in any order, also such that overlap.
 type Ranges struct {
 	// Pods are those of this node.
 	Pods []netip.Prefix
-	// Cluster is what pods reach with their own address: the pods of all nodes, and what
-	// else is not to be masqueraded. Pods of this node are in it anyway.
+	// AllPods are those of all nodes. Pods of this node are in it anyway.
+	AllPods []netip.Prefix
+	// Cluster is what pods reach with their own address beside all pods: what is not to be
+	// masqueraded, be it addresses of nodes.
 	Cluster []netip.Prefix
 }
 
@@ -27,7 +29,8 @@ type contents map[string][]interval
 func (r Ranges) of(f nft.Family) contents {
 	return contents{
 		podRanges:     merge(f, r.Pods),
-		clusterRanges: merge(f, slices.Concat(r.Pods, r.Cluster)),
+		clusterRanges: merge(f, slices.Concat(r.Pods, r.AllPods, r.Cluster)),
+		clusterPods:   merge(f, slices.Concat(r.Pods, r.AllPods)),
 	}
 }
 

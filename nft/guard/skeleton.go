@@ -1,10 +1,11 @@
 // Package guard is the table onerule-guard: what must see every packet, kept apart from
 // the tables of Services, and the masquerade of pods that leave the cluster. Its rules are
-// constant; which ranges are pods' is in two sets.
+// constant; which ranges are pods' is in sets.
 package guard
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"onerule/nft"
@@ -42,14 +43,17 @@ const (
 	// Leaks would have left the cluster with a pod's address, since connection tracking
 	// calls them invalid and translates nothing.
 	Leaks Counter = "leaks"
+	// VXLAN went to the port of VXLAN and was not sent by a node: what is inside would come
+	// from whom the sender likes.
+	VXLAN Counter = "vxlan"
 )
 
 // Counters lists the counters of a family.
 func Counters(f nft.Family) []Counter {
 	if f == nft.IPv6 {
-		return []Counter{Spoofed, RouterAdvertisements, DHCPServers, Leaks}
+		return []Counter{Spoofed, RouterAdvertisements, DHCPServers, Leaks, VXLAN}
 	}
-	return []Counter{Spoofed, DHCPServers, Localnet, Leaks}
+	return []Counter{Spoofed, DHCPServers, Localnet, Leaks, VXLAN}
 }
 
 func (c Counter) comment() string {
@@ -59,6 +63,7 @@ func (c Counter) comment() string {
 		DHCPServers:          "answers of DHCP servers in pods",
 		Localnet:             "to or from loopback addresses, but not on this node",
 		Leaks:                "invalid, with the address of a pod that leaves the cluster",
+		VXLAN:                "to the port of VXLAN of a node, but not by a node",
 	}[c]
 }
 
@@ -66,14 +71,15 @@ func (c Counter) comment() string {
 const (
 	podRanges     = "pod-ranges"
 	clusterRanges = "cluster-ranges"
+	clusterPods   = "cluster-pods"
 )
 
-// Priorities. Before connection tracking (-200): what is dropped makes no entry. After the
-// masquerade of Services (90), whose marked flows end the walk, and before that of others
+// Priorities. Before connection tracking (-200): what is dropped makes no entry. Before the
+// usual filters, with the address that is final. After the masquerade of Services (90), whose marked flows end the walk, and before that of others
 // (100).
 const (
 	priorityRaw        = -310
-	priorityForward    = -10
+	priorityFilter     = -10
 	priorityMasquerade = 95
 )
 
@@ -87,9 +93,7 @@ type chain struct {
 // chains gives them in loadable order.
 func (v variant) chains() []chain {
 	f := v.family
-	return []chain{
-		v.fromPods(),
-		clamp(),
+	return slices.Concat([]chain{v.fromPods(), clamp()}, v.tunnelled(), []chain{
 		{
 			name:    "prerouting",
 			comment: "each packet that comes in, before connection tracking",
@@ -99,11 +103,12 @@ func (v variant) chains() []chain {
 		{
 			name:    "forward",
 			comment: "each packet that is passed on",
-			hook:    hook("filter", "forward", priorityForward),
-			rules: []string{
-				fmt.Sprintf("ct state invalid %s %s drop", leaves(f), counting(Leaks)),
-				"tcp flags & (syn | rst) == syn jump clamp",
-			},
+			hook:    hook("filter", "forward", priorityFilter),
+			rules: slices.Concat(
+				[]string{fmt.Sprintf("ct state invalid %s %s drop", leaves(f), counting(Leaks))},
+				v.tunnelledOn(),
+				[]string{"tcp flags & (syn | rst) == syn jump clamp"},
+			),
 		},
 		{
 			name:    "postrouting",
@@ -114,7 +119,7 @@ func (v variant) chains() []chain {
 				fmt.Sprintf(`oifname %q %s saddr != @%s %s masquerade fully-random`, tunnel, f, podRanges, v.fromNode()),
 			},
 		},
-	}
+	})
 }
 
 func hook(kind, hook string, priority int) string {
@@ -123,10 +128,12 @@ func hook(kind, hook string, priority int) string {
 
 func counting(c Counter) string { return fmt.Sprintf("counter name %q", string(c)) }
 
-// A variant is the table of a family, for a kernel that has the expression fib or not.
+// A variant is the table of a family, for a kernel that has the expression fib or not, and
+// nodes that take VXLAN at a port or at none.
 type variant struct {
 	family     nft.Family
 	withoutFib bool
+	vxlan      int // 0: none
 }
 
 // fromNode matches what the node itself sends. No device brought that, which does not say
@@ -174,6 +181,43 @@ func unlessLinkLocal(f nft.Family) string {
 	return ""
 }
 
+// tunnelled keeps from this node's port of VXLAN what no node sends: a frame says by itself
+// from which pod it comes, and the guard of that pod has not seen it. Addresses are looked
+// at where they are final, since a Service may lead to the port, too. A pod of another node
+// is known by its address: where it would have been masqueraded, its own node drops it.
+func (v variant) tunnelled() []chain {
+	if v.vxlan == 0 {
+		return nil
+	}
+	drop := " " + counting(VXLAN) + " drop"
+	return []chain{
+		{
+			name:    "to-vxlan",
+			comment: "only from nodes, which no translation leads there",
+			rules: []string{
+				fmt.Sprintf(`iifname "%s*" iifname != "%s*"%s`, PodLinks, ownDevices, drop),
+				"ct status dnat" + drop,
+				fmt.Sprintf("%s saddr @%s%s", v.family, clusterPods, drop),
+			},
+		},
+		{
+			name:    "input",
+			comment: "each packet to the node itself",
+			hook:    hook("filter", "input", priorityFilter),
+			rules:   []string{fmt.Sprintf("udp dport %d goto to-vxlan", v.vxlan)},
+		},
+	}
+}
+
+// tunnelledOn is the same for the ports of other nodes, of which not all addresses are
+// known. Pods may use that port among themselves.
+func (v variant) tunnelledOn() []string {
+	if v.vxlan == 0 {
+		return nil
+	}
+	return []string{fmt.Sprintf("udp dport %d %s daddr != @%s jump to-vxlan", v.vxlan, v.family, clusterPods)}
+}
+
 // localnet drops what the kernel drops too, unless somebody sets route_localnet. In IPv6
 // nothing makes the kernel accept it. Of pods, the sources are looked at already.
 func localnet(f nft.Family) []string {
@@ -203,12 +247,15 @@ func clamp() chain {
 	return c
 }
 
-// Text gives the table as nft would load it, without what is in the sets.
-func Text(f nft.Family) string { return variant{family: f}.text() }
+// Text gives the table as nft would load it, without what is in the sets. Nodes take VXLAN
+// at a UDP port, 0 for none.
+func Text(f nft.Family, vxlan int) string { return variant{family: f, vxlan: vxlan}.text() }
 
 // TextWithoutFib gives the table of a kernel that lacks the expression fib: it does not look
 // at the addresses with which pods send.
-func TextWithoutFib(f nft.Family) string { return variant{family: f, withoutFib: true}.text() }
+func TextWithoutFib(f nft.Family, vxlan int) string {
+	return variant{family: f, withoutFib: true, vxlan: vxlan}.text()
+}
 
 func (v variant) text() string {
 	f := v.family
@@ -241,6 +288,7 @@ func sets() []set {
 	return []set{
 		{podRanges, "pods of this node"},
 		{clusterRanges, "what pods reach with their own address"},
+		{clusterPods, "pods of all nodes"},
 	}
 }
 

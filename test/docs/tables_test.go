@@ -14,6 +14,9 @@ import (
 // counters.
 type objects struct{ tables, chains, sets, counters map[string]bool }
 
+// vxlan is the port of VXLAN unless a flag says another.
+const vxlan = 8472
+
 // ours gives all of them. Names with a number of endpoints are there for 1 to 3, those of a
 // service port with session affinity with ID in the place of its number.
 func ours(t *testing.T) objects {
@@ -22,7 +25,7 @@ func ours(t *testing.T) objects {
 	for _, f := range []nft.Family{nft.IPv4, nft.IPv6} {
 		o.services(f)
 		o.tables[f.String()+" "+guard.TableName] = true
-		o.text(guard.Text(f))
+		o.text(guard.Text(f, vxlan))
 	}
 	o.text(readFile(t, filepath.Join(root, "nft", "hostport", "testdata", "tables.nft")))
 	return o
