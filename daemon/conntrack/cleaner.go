@@ -43,6 +43,11 @@ const moreLooks = 3
 // failedPass is how long after a pass that failed the next one follows.
 const failedPass = 10 * time.Second
 
+// afterBusy is how long after a pass to which the kernel did not let all stale entries go the
+// next one looks at them: before Linux 6.4 it keeps what is in a flowtable, for as long as
+// the flow lasts. What else comes does not wait for that.
+const afterBusy = 10 * time.Second
+
 // A Config says how to clean the flows of one IP family.
 type Config struct {
 	Family nft.Family
@@ -61,6 +66,8 @@ type Pass struct {
 	// Untranslated and Stale count the entries deleted: those without a DNAT that began
 	// before their destination was a frontend, and those to endpoints that serve no more.
 	Untranslated, Stale int
+	// Busy counts the stale entries that the kernel did not let go.
+	Busy int
 	// Read counts the entries that the kernel gave.
 	Read int
 	// Listings counts how often it was asked for them: once, and once more each time
@@ -97,6 +104,8 @@ type Cleaner struct {
 	// endpoints which serve no more, and found those of this one. Of the goroutine of Run.
 	silent, found map[string]bool
 	more          int // how often there were new ones in a row
+	// busy are the marks of passes that left busy entries, and what came since; as found.
+	busy marks
 
 	mu       sync.Mutex
 	expected marks // of writes that have not succeeded
@@ -174,9 +183,7 @@ func (c *Cleaner) promote() bool {
 	case len(c.pending) == 0:
 		c.pending = c.expected
 	default:
-		for f, m := range c.expected {
-			c.pending.add(f, m)
-		}
+		c.pending.addAll(c.expected)
 	}
 	c.expected = marks{}
 	return true
@@ -196,7 +203,7 @@ func (c *Cleaner) take() marks {
 // costs a pass each.
 func (c *Cleaner) Run(ctx context.Context) {
 	var again marks // what the next pass has to look at once more
-	var pause <-chan time.Time
+	var pause, due <-chan time.Time
 	for {
 		wake := c.wake
 		if pause != nil {
@@ -207,6 +214,11 @@ func (c *Cleaner) Run(ctx context.Context) {
 			return
 		case <-wake:
 		case <-pause:
+		case <-due:
+			again, c.busy, due = view{again, c.busy}.merged(), nil, nil
+			if pause != nil {
+				continue // they join the pass behind it
+			}
 		}
 		first := c.take()
 		if len(first)+len(again) == 0 {
@@ -217,12 +229,18 @@ func (c *Cleaner) Run(ctx context.Context) {
 		var wait time.Duration
 		again, wait = c.round(ctx, first, again)
 		pause = time.After(wait)
+		if len(c.busy) > 0 && due == nil {
+			due = time.After(max(afterBusy, wait))
+		}
 	}
 }
 
 // round makes a pass for the frontends that are new and those that are due again, and
 // gives those that the next one is for and when that is.
 func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Duration) {
+	if len(c.busy) > 0 { // older marks alone would end flows to endpoints that have come since
+		c.busy.addAll(first)
+	}
 	all := view{first, again}
 	looks, translated := all.looks()
 	if !looks {
@@ -239,7 +257,10 @@ func (c *Cleaner) round(ctx context.Context, first, again marks) (marks, time.Du
 	if c.cfg.Passed != nil {
 		c.cfg.Passed(p)
 	}
-	log := c.cfg.Log.WithValues("family", c.cfg.Family.String(), "untranslated", p.Untranslated, "stale", p.Stale)
+	log := c.cfg.Log.WithValues("family", c.cfg.Family.String(), "untranslated", p.Untranslated, "stale", p.Stale, "busy", p.Busy)
+	if p.Busy > 0 {
+		c.busy = view{first, again, c.busy}.merged()
+	}
 	switch {
 	case err == nil:
 		if p.Deleted() > 0 {

@@ -29,8 +29,9 @@ type swept struct {
 	passes  []string
 	told    []Pass
 
-	protocol uint8 // of the flows
-	silent   bool  // nobody has answered them
+	busy     atomic.Int32 // how many of the stale flows to endpoints the kernel does not let go
+	protocol uint8        // of the flows
+	silent   bool         // nobody has answered them
 }
 
 // beside runs a cleaner beside f, until f ends.
@@ -76,7 +77,8 @@ func (s *swept) look(_ context.Context, which flows.Which, stale func(flows.Flow
 	if s.failing.Load() {
 		return Pass{}, errors.New("interrupted")
 	}
-	return Pass{Untranslated: len(untranslated), Stale: len(left)}, nil
+	busy := min(len(left), int(s.busy.Load()))
+	return Pass{Untranslated: len(untranslated), Stale: len(left) - busy, Busy: busy}, nil
 }
 
 // came writes frontends that are new, served by endpoint B.
@@ -151,6 +153,41 @@ func TestAFailedPassIsRepeatedWithAllItWasFor(t *testing.T) {
 		if s.told[1].Err == nil {
 			t.Error("nobody was told of the failure")
 		}
+	})
+}
+
+// Stale flows that the kernel does not let go are looked at from time to time until it does.
+// What else comes does not wait for that, and what has come since counts.
+func TestFlowsThatAreBusyAreLookedAtAgain(t *testing.T) {
+	at := func(port uint16) nft.Frontend { return nft.Frontend{Addr: vip, Protocol: unix.IPPROTO_UDP, Port: port} }
+	keep := func(endpoint netip.AddrPort) Facts { return Facts{Owned: true, Keep: []netip.AddrPort{endpoint}} }
+	beside(t, Config{}, func(s *swept) {
+		s.busy.Store(1)
+		s.Expect(at(1), keep(endpointA))
+		s.Expect(at(2), keep(endpointA))
+		s.Written()
+		<-time.After(5 * time.Second)
+		s.Expect(at(2), keep(endpointB)) // whose flows are stale no more
+		s.Expect(at(3), keep(endpointA))
+		s.Written()
+		<-time.After(10 * time.Second)
+		s.busy.Store(0)
+		<-time.After(time.Hour)
+		s.want(t, "0s [] [1 2] [all]", "1s [] [1 2] [all]", "5s [] [3] [all]", "6s [] [3] [all]",
+			"10s [] [1 3] [all]", "20s [] [1 3] [all]")
+		if p := s.told[4]; p.Busy != 1 || p.Stale != 1 || p.Err != nil {
+			t.Errorf("told of %+v, want one stale flow that is busy, and no error", p)
+		}
+	})
+	beside(t, Config{}, func(s *swept) { // a pass that is due falls into the second after another one
+		s.busy.Store(1)
+		s.Expect(at(1), keep(endpointA))
+		s.Written()
+		<-time.After(9500 * time.Millisecond)
+		s.busy.Store(0)
+		s.came(2)
+		<-time.After(time.Hour)
+		s.want(t, "0s [] [1] [all]", "1s [] [1] [all]", "9.5s [2] [] [all]", "10.5s [2] [1] [all]")
 	})
 }
 

@@ -93,6 +93,12 @@ func (m marks) add(f nft.Frontend, newer mark) {
 	m[f] = newer
 }
 
+func (m marks) addAll(newer marks) {
+	for f, mark := range newer {
+		m.add(f, mark)
+	}
+}
+
 // A view is marks of several times, the newest first.
 type view []marks
 
@@ -141,9 +147,7 @@ func (v view) looks() (anything, translated bool) {
 func (v view) merged() marks {
 	sum := marks{}
 	for _, layer := range slices.Backward(v) {
-		for f, m := range layer {
-			sum.add(f, m)
-		}
+		sum.addAll(layer)
 	}
 	return sum
 }

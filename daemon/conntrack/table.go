@@ -26,7 +26,7 @@ func sweep(ctx context.Context, family nft.Family, which flows.Which, stale func
 	if err != nil {
 		err = fmt.Errorf("delete stale conntrack entries of family %s: %w", family, err)
 	}
-	return Pass{Untranslated: done.Untranslated, Stale: done.Translated, Read: done.Read, Listings: done.Listings}, err
+	return Pass{Untranslated: done.Untranslated, Stale: done.Translated, Busy: done.Busy, Read: done.Read, Listings: done.Listings}, err
 }
 
 // frontendOf gives what a flow was sent to, always with an address.

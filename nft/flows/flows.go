@@ -70,6 +70,9 @@ type Swept struct {
 	Listings, Read int
 	// Translated and Untranslated count the entries deleted, with and without a DNAT.
 	Translated, Untranslated int
+	// Busy are the stale entries that the kernel did not let go: before Linux 6.4 it deletes
+	// none that somebody's flowtable has, and they are stale as long as that is so.
+	Busy int
 }
 
 // Which says which entries a sweep is for.
@@ -103,30 +106,48 @@ func (w Which) status() (mask, want uint32) {
 // calling thread, and deletes the stale ones meanwhile. An error of stale ends it, and is
 // given back as it is. A listing that broke off is begun again: what an earlier one had
 // deleted does not come again.
-func Sweep(family uint8, which Which, stale func(Flow) (bool, error)) (done Swept, err error) {
+func Sweep(family uint8, which Which, stale func(Flow) (bool, error)) (Swept, error) {
 	remove, err := dump.Open()
 	if err != nil {
-		return done, err
+		return Swept{}, err
 	}
 	defer func() { _ = remove.Close() }()
+	return sweep(stale,
+		func(f func(Flow) error) (bool, error) { return list(family, which, f) },
+		func(f Flow) error { return deleteFlow(remove, family, f) })
+}
+
+// sweep does so with what lists and what deletes one entry.
+func sweep(stale func(Flow) (bool, error), list func(func(Flow) error) (whole bool, err error), remove func(Flow) error) (done Swept, err error) {
 	err = complete(func() (bool, error) {
-		done.Listings++
-		return list(family, which, func(f Flow) error {
+		done.Listings, done.Busy = done.Listings+1, 0 // what is busy comes again
+		return list(func(f Flow) error {
 			done.Read++
 			if gone, err := stale(f); !gone || err != nil {
 				return err
 			}
-			gone, err := deleteFlow(remove, family, f)
-			switch {
-			case gone && f.Translated:
-				done.Translated++
-			case gone:
-				done.Untranslated++
-			}
-			return err
+			return done.deleted(f, remove(f))
 		})
 	})
 	return done, err
+}
+
+// deleted takes note of how a deletion ended. One entry that stays keeps no other.
+func (s *Swept) deleted(f Flow, err error) error {
+	switch {
+	case errors.Is(err, unix.ENOENT): // it ended by itself
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		s.Busy++
+		return nil
+	case err != nil:
+		return err
+	case f.Translated:
+		s.Translated++
+	default:
+		s.Untranslated++
+	}
+	return nil
 }
 
 // complete repeats a listing until one is whole.
@@ -166,8 +187,8 @@ func list(family uint8, which Which, f func(Flow) error) (whole bool, err error)
 	return !conn.Interrupted(), err
 }
 
-// deleteFlow deletes just this entry, and says whether it was still there.
-func deleteFlow(conn *dump.Conn, family uint8, f Flow) (bool, error) {
+// deleteFlow deletes just this entry.
+func deleteFlow(conn *dump.Conn, family uint8, f Flow) error {
 	request := dump.Request(family, dump.Nest(tupleOriginal, f.Original))
 	if f.Zone != nil {
 		request = append(request, dump.Attr(ctZone, f.Zone)...)
@@ -175,11 +196,7 @@ func deleteFlow(conn *dump.Conn, family uint8, f Flow) (bool, error) {
 	if f.ID != nil { // a flow of the same client that began since has another one, as a rule
 		request = append(request, dump.Attr(ctID, f.ID)...)
 	}
-	err := conn.Ask(ctDelete, request, func([]byte) error { return nil })
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil // it ended by itself
-	}
-	return err == nil, err
+	return conn.Ask(ctDelete, request, func([]byte) error { return nil })
 }
 
 func parseFlow(payload []byte) (f Flow, err error) {

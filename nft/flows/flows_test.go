@@ -85,6 +85,48 @@ func TestA12_6AListingThatBreaksOffIsBegunAgain(t *testing.T) {
 	}
 }
 
+// Kernels before 6.4 let no entry go that a flowtable has. All others go all the same.
+func TestAnEntryThatIsBusyKeepsNoOther(t *testing.T) {
+	entries := []Flow{{Protocol: 1}, {Protocol: 2, Translated: true}, {Protocol: 3}, {Protocol: 4, Translated: true}, {Protocol: 5}}
+	for _, c := range []struct {
+		name   string
+		fails  map[uint8]error // by what tells the entries apart
+		whole  []bool          // of each listing
+		want   Swept
+		failed error
+	}{
+		{"none", nil, []bool{true}, Swept{Listings: 1, Read: 5, Translated: 2, Untranslated: 2}, nil},
+		{"one is busy", map[uint8]error{1: unix.EBUSY}, []bool{true}, Swept{Listings: 1, Read: 5, Translated: 2, Untranslated: 1, Busy: 1}, nil},
+		{"busy in a listing that broke off, too", map[uint8]error{2: unix.EBUSY}, []bool{false, true}, Swept{Listings: 2, Read: 7, Translated: 1, Untranslated: 2, Busy: 1}, nil},
+		{"one has ended by itself", map[uint8]error{4: unix.ENOENT}, []bool{true}, Swept{Listings: 1, Read: 5, Translated: 1, Untranslated: 2}, nil},
+		{"refused", map[uint8]error{1: unix.EPERM}, []bool{true}, Swept{Listings: 1, Read: 1}, unix.EPERM},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			left, listings := slices.Clone(entries), 0
+			got, err := sweep(func(f Flow) (bool, error) { return f.Protocol != 5, nil },
+				func(each func(Flow) error) (bool, error) {
+					listings++
+					for _, f := range slices.Clone(left) {
+						if err := each(f); err != nil {
+							return false, err
+						}
+					}
+					return c.whole[listings-1], nil
+				},
+				func(f Flow) error {
+					if err := c.fails[f.Protocol]; err != nil {
+						return err
+					}
+					left = slices.DeleteFunc(left, func(l Flow) bool { return l.Protocol == f.Protocol })
+					return nil
+				})
+			if got != c.want || !errors.Is(err, c.failed) {
+				t.Errorf("got %+v, %v; want %+v, %v", got, err, c.want, c.failed)
+			}
+		})
+	}
+}
+
 // What the kernel sends is taken apart without a panic, whatever it is.
 func FuzzFlow(f *testing.F) {
 	client, answers := netip.MustParseAddrPort("[2001:db8::1]:40000"), netip.MustParseAddrPort("10.0.0.1:8080")
