@@ -62,7 +62,7 @@ func (d *Daemon) degraded(s *inspect.Status) {
 	if s.Loaded == nil {
 		add("no table is loaded yet")
 	}
-	if pending := d.health.Pending(); pending > staleAfter(d.cfg.Settings) {
+	if pending, late := d.health.Late(); late {
 		add("a change has been waiting for the kernel for %s", pending.Round(time.Second))
 	}
 	if d.cfg.Lost != nil {
@@ -143,6 +143,10 @@ func (d *Daemon) Hits(context.Context) (inspect.Hits, error) {
 		}
 		return h, nil
 	}
+	if !d.tally.isWhole() {
+		h.Off = "what connections were counted is not known yet: the daemon has just begun"
+		return h, nil
+	}
 	list, err := d.tally.hits()
 	if err != nil {
 		return h, fmt.Errorf("read what was counted: %w", err)
@@ -212,5 +216,5 @@ func matches(n model.Name, asked string) bool {
 }
 
 func (d *Daemon) place() inspect.Place {
-	return inspect.Place{Node: d.settings.Node}
+	return inspect.Place{Node: d.cfg.Settings.Node}
 }

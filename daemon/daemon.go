@@ -82,7 +82,7 @@ type Daemon struct {
 	// listening is where healthCheckNodePorts are.
 	listening []netip.Addr
 	warned    map[string]bool
-	waited    chan struct{} // holds one: another daemon wants to write them
+	waited    chan struct{} // holds none: another daemon wants to write them, now
 	writes    chan struct{} // is closed once no other daemon writes the tables
 	loaded    chan struct{} // is closed once all tables are
 	fatal     chan error    // holds the first reason to end
@@ -105,7 +105,7 @@ func New(cfg Config) (*Daemon, error) {
 		notes:         map[string][]model.Note{},
 		full:          newFullPins(),
 		warned:        map[string]bool{},
-		waited:        make(chan struct{}, 1),
+		waited:        make(chan struct{}),
 		writes:        make(chan struct{}),
 		loaded:        make(chan struct{}),
 		fatal:         make(chan error, 1),
@@ -113,7 +113,7 @@ func New(cfg Config) (*Daemon, error) {
 		history:       newHistory(),
 	}
 	d.ledger = plan.NewLedger(d.planConfig())
-	d.mailbox.atOnce = d.atOnce
+	d.mailbox.later = d.later
 	d.tally = newTally(nil, cfg.Log)
 	d.loopback, d.rejects = d.newLoopback(), map[bpf.Reject]bool{}
 	d.network = d.newNetwork()
@@ -132,6 +132,7 @@ func New(cfg Config) (*Daemon, error) {
 		p.WatchedBy(monitor)
 		d.programs[family] = p
 		d.cleaners[family] = d.newCleaners(family)
+		d.tally.await(plan.Family(family))
 	}
 	return d, nil
 }

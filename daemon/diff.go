@@ -109,7 +109,7 @@ func Preview(ctx context.Context, cfg Config, against string, feeds ...func(cont
 	default:
 	}
 	if d.awaitsPodCIDRs() {
-		return diff, fmt.Errorf("node %s has no spec.podCIDRs: pods are told by them", d.settings.Node)
+		return diff, fmt.Errorf("node %s has no spec.podCIDRs: pods are told by them", d.cfg.Settings.Node)
 	}
 	for _, family := range cfg.Families {
 		w := d.wishNow(family)

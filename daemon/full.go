@@ -29,6 +29,7 @@ type pinMap struct {
 // fullPins holds how many connections found a map of pins full, and whether that was
 // told. Its methods may be called from any goroutine.
 type fullPins struct {
+	reading map[nft.Family]*sync.Mutex // one reader at a time: the older reading is taken in first
 	mu      sync.Mutex
 	counted map[nft.Family]map[string]uint64 // what the kernel last said, by ID
 	untold  map[pinMap]uint64
@@ -36,11 +37,22 @@ type fullPins struct {
 }
 
 func newFullPins() *fullPins {
-	return &fullPins{counted: map[nft.Family]map[string]uint64{}, untold: map[pinMap]uint64{}, told: map[pinMap]time.Time{}}
+	return &fullPins{
+		reading: map[nft.Family]*sync.Mutex{nft.IPv4: {}, nft.IPv6: {}},
+		counted: map[nft.Family]map[string]uint64{}, untold: map[pinMap]uint64{}, told: map[pinMap]time.Time{},
+	}
 }
 
-// counts takes in the counters of a table, and says whether any tells of a full map. What
-// it counted before it was first read is history.
+// read takes in what the counters of a table are now, and says whether any tells of a full
+// map.
+func (p *fullPins) read(family nft.Family, counters func(nft.Family) (map[string]uint64, error)) (named map[string]uint64, more bool, err error) {
+	p.reading[family].Lock()
+	defer p.reading[family].Unlock()
+	named, err = counters(family)
+	return named, err == nil && p.counts(family, named), err
+}
+
+// counts does so. What a table counted before it was first read is history.
 func (p *fullPins) counts(family nft.Family, named map[string]uint64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,8 +124,8 @@ func (d *Daemon) watchCounters(ctx context.Context) {
 
 // readCounters reads what the rules of a family have counted.
 func (d *Daemon) readCounters(f nft.Family) (map[string]uint64, error) {
-	named, err := nft.Counters(f)
-	if err == nil && d.full.counts(f, named) {
+	named, more, err := d.full.read(f, nft.Counters)
+	if more {
 		d.poke()
 	}
 	return named, err
@@ -132,7 +144,7 @@ func (d *Daemon) tellFull(now time.Time) {
 		}
 		d.cfg.Log.Info("session affinity has no room for more clients, theirs are balanced without it",
 			"service", port.Service.String(), "port", port.Port, "protocol", port.Protocol.String(), "family", familyLabel(nft.Family(port.Family)), "connections", n)
-		d.event(fullEvent(d.settings.Node, port, n))
+		d.event(fullEvent(d.cfg.Settings.Node, port, n))
 	}
 }
 

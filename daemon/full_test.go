@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,6 +46,37 @@ func TestF6FullPinsAreToldNowAndThen(t *testing.T) {
 		if diff := cmp.Diff(step.want, p.take(now), cmp.AllowUnexported(pinMap{})); diff != "" {
 			t.Errorf("%s: to be told (-want +got): %s", step.name, diff)
 		}
+	}
+}
+
+// A scrape and the ticker may read at the same time: what they find is counted once, also
+// where the one that has read first comes last.
+func TestF6ReadersOfCountersDoNotOvertakeEachOther(t *testing.T) {
+	const readers, each = 4, 2000
+	p := newFullPins()
+	var kernel atomic.Uint64
+	read := func(nft.Family) (map[string]uint64, error) {
+		now := kernel.Add(1)
+		runtime.Gosched() // so that another one may read meanwhile
+		return map[string]uint64{nft.PinsFullPrefix + "web": now}, nil
+	}
+	if _, more, err := p.read(nft.IPv4, read); more || err != nil {
+		t.Fatalf("history: more %t, %v", more, err)
+	}
+	var all sync.WaitGroup
+	for range readers {
+		all.Go(func() { // ends after so many readings
+			for range each {
+				if _, _, err := p.read(nft.IPv4, read); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	want := map[pinMap]uint64{{nft.IPv4, "web"}: readers * each}
+	if diff := cmp.Diff(want, p.take(time.Unix(1000, 0)), cmp.AllowUnexported(pinMap{})); diff != "" {
+		t.Errorf("to be told (-want +got): %s", diff)
 	}
 }
 

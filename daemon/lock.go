@@ -54,20 +54,49 @@ func (d *Daemon) takeLock(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// answer lets those who ask who holds the lock go at once, and notes that somebody did.
+// answer lets those who ask who holds the lock go at once, and tells giveWay of each that may
+// be a daemon, if it listens: who waits asks again, and who has asked before may be gone.
 func (d *Daemon) answer(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
 			return
 		}
-		_ = c.Close()
-		select {
-		case d.waited <- struct{}{}:
-		default:
+		if isOfOurUser(c) {
+			select {
+			case d.waited <- struct{}{}:
+			default:
+			}
 		}
+		_ = c.Close()
 	}
 }
+
+// isOfOurUser says whether a daemon may be at the other end. Any process of the network
+// namespace can ask.
+func isOfOurUser(c net.Conn) bool {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ours := false
+	err = raw.Control(func(fd uintptr) {
+		peer, err := peerOf(int(fd))
+		ours = err == nil && isOurs(peer)
+	})
+	return err == nil && ours
+}
+
+// peerOf gives who is at the other end of a Unix socket.
+func peerOf(fd int) (*unix.Ucred, error) {
+	return unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+}
+
+func isOurs(c *unix.Ucred) bool { return int(c.Uid) == os.Geteuid() }
 
 // emptyHanded is how long a daemon that has loaded nothing keeps others from the tables.
 const emptyHanded = 10 * time.Second
@@ -110,11 +139,11 @@ func lockHolder() (unix.Ucred, error) {
 	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: lockName}); err != nil {
 		return unix.Ucred{}, fmt.Errorf("ask for the holder of the lock: %w", err)
 	}
-	holder, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	holder, err := peerOf(fd)
 	switch {
 	case err != nil:
 		return unix.Ucred{}, fmt.Errorf("ask for the holder of the lock: %w", err)
-	case int(holder.Uid) != os.Geteuid():
+	case !isOurs(holder):
 		return *holder, errForeign
 	}
 	return *holder, nil

@@ -3,9 +3,11 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,17 +71,20 @@ func TestEachNetworkNamespaceHasOneLock(t *testing.T) {
 }
 
 // A pod that can't reach the API server must not keep the one that can from taking its place.
+// Who asked once and is gone, and who cannot be a daemon, gets no place.
 func TestADaemonThatHasLoadedNothingGivesWay(t *testing.T) {
 	for name, c := range map[string]struct {
-		loaded, asked, ends bool
+		loaded, asked, waits, stranger, ends bool
 	}{
-		"it has loaded nothing, and another one waits": {asked: true, ends: true},
+		"it has loaded nothing, and another one waits": {waits: true, ends: true},
 		"nobody waits": {},
-		"it has loaded its tables, and another one waits": {loaded: true, asked: true},
+		"it has loaded its tables, and another one waits": {loaded: true, waits: true},
+		"one that asked is gone":                          {asked: true},
+		"another user's process asks":                     {stranger: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ns := netns.New(t, "node")
-			d := &Daemon{cfg: Config{Log: logr.Discard()}, waited: make(chan struct{}, 1), loaded: make(chan struct{}), fatal: make(chan error, 1)}
+			d := &Daemon{cfg: Config{Log: logr.Discard()}, waited: make(chan struct{}), loaded: make(chan struct{}), fatal: make(chan error, 1)}
 			if err := ns.Do(func() error {
 				release, err := d.takeLock(t.Context())
 				if err == nil {
@@ -93,21 +98,57 @@ func TestADaemonThatHasLoadedNothingGivesWay(t *testing.T) {
 				close(d.loaded)
 			}
 			if c.asked {
-				if err := ns.Do(func() error { _, err := lockHolder(); return err }); err != nil {
-					t.Fatal(err)
-				}
+				ask(t, ns)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			limit := 100 * time.Millisecond
+			if c.ends {
+				limit = 10 * time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			if !c.ends {
-				ctx, cancel = context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
+			var beside sync.WaitGroup
+			defer beside.Wait()
+			switch {
+			case c.waits:
+				beside.Go(func() { _, _ = lockIn(ctx, ns, logr.Discard()) }) // ends with ctx
+			case c.stranger:
+				beside.Go(func() { // ends with ctx
+					for ctx.Err() == nil {
+						askAs(t, ns, nobodyElse)
+					}
+				})
 			}
 			d.giveWay(ctx, 0)
+			cancel()
 			if ended := len(d.fatal) > 0; ended != c.ends {
 				t.Errorf("it ends: got %t, want %t", ended, c.ends)
 			}
 		})
+	}
+}
+
+// nobodyElse is a user that no daemon is of.
+const nobodyElse = 65534
+
+// ask connects to the lock of a namespace, and waits until its holder has taken note.
+func ask(t *testing.T, ns *netns.NS) { askAs(t, ns, os.Geteuid()) }
+
+func askAs(t *testing.T, ns *netns.NS, uid int) {
+	t.Helper()
+	err := ns.Do(func() error { // its thread ends with it, and its user with the thread
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+			return os.NewSyscallError("setresuid", errno)
+		}
+		c, err := net.Dial("unix", lockName)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = c.Close() }()
+		_, err = io.ReadAll(c)
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
@@ -134,8 +175,7 @@ func TestAnotherUserCannotHoldTheLock(t *testing.T) {
 	ns := netns.New(t, "node")
 	var squatter net.Listener
 	err := ns.Do(func() (err error) { // its thread ends with it, and its user with the thread
-		const nobody = 65534
-		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, nobodyElse, nobodyElse, nobodyElse); errno != 0 {
 			return os.NewSyscallError("setresuid", errno)
 		}
 		squatter, err = net.Listen("unix", lockName)

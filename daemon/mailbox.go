@@ -21,10 +21,11 @@ type mailbox struct {
 	failed  map[model.Key]bool         // what it took before, and could not write
 	pins    []pinsRead                 // readings that have ended
 	asked   func()                     // is called for all that asks for a sync; nil: nothing is
-	atOnce  func() int                 // how many changes are taken at once; 0, and nil: all
-	synced  bool
-	hosted  bool          // HostAddrs was called
-	wake    chan struct{} // holds one token while there is something to take
+	// later takes out, and gives, what is not to be taken at once; nil: all is.
+	later  func(*letters) map[model.Key]model.Change
+	synced bool
+	hosted bool          // HostAddrs was called
+	wake   chan struct{} // holds one token while there is something to take
 }
 
 // letters are what came in since the last take.
@@ -112,8 +113,8 @@ func (m *mailbox) take() (letters, bool) {
 	}
 	l := m.letters
 	m.letters = newLetters()
-	if m.atOnce != nil {
-		if rest := l.hold(m.atOnce()); len(rest) > 0 {
+	if m.later != nil {
+		if rest := m.later(&l); len(rest) > 0 {
 			m.letters.changes, m.letters.since = rest, l.since
 			m.poke()
 		}

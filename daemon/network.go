@@ -17,7 +17,7 @@ func (d *Daemon) newNetwork() *network.Network {
 		return nil
 	}
 	return network.New(network.Config{
-		Node:       d.settings.Node,
+		Node:       d.cfg.Settings.Node,
 		Families:   d.cfg.Families,
 		WithoutFib: d.cfg.WithoutFib,
 		Settings:   d.settings.PodNetwork,

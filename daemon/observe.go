@@ -48,7 +48,7 @@ func (d *Daemon) observe() {
 		Failed: func(service model.Name, port uint16, err error) {
 			d.event(Event{
 				Object: model.Key{Kind: model.KindService, Name: service}, Reason: "FailedToStartServiceHealthcheck",
-				Note: fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", d.settings.Node, service, port, errors.Unwrap(err)),
+				Note: fmt.Sprintf("node %s failed to start healthcheck %q on port %d: %v", d.cfg.Settings.Node, service, port, errors.Unwrap(err)),
 			})
 		},
 	})

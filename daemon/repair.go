@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-logr/logr"
+
 	"onerule/daemon/network"
 	"onerule/daemon/plan"
 	"onerule/nft"
@@ -15,22 +17,49 @@ const betweenRepairs = 250 * time.Millisecond
 
 // watch puts what others do to our tables into the mailbox, until ctx ends.
 func (d *Daemon) watch(ctx context.Context) {
-	ended := make(chan error, 1)
-	go func() { ended <- d.monitor.Run(ctx) }() // ends with ctx
+	ended := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(ended)
+		keepSeeing(ctx, d.monitor.Run, d.monitor.Reopen, d.cfg.Log)
+	}()
 	for {
 		select {
 		case <-d.monitor.Suspect():
 			d.tellFoundOut(d.monitor.Take())
-		case err := <-ended:
-			if err != nil {
-				d.cfg.Log.Error(err, "changes of our tables by others are not seen any more")
-			}
+		case <-ended:
 			return
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(betweenRepairs):
 		}
+	}
+}
+
+// keepSeeing runs what sees changes by others until ctx ends. Where it fails it is opened
+// again, which tells that all may have changed meanwhile: each time the tables are read.
+func keepSeeing(ctx context.Context, run func(context.Context) error, reopen func() error, log logr.Logger) {
+	wait := firstRetry
+	for {
+		began := time.Now()
+		err := run(ctx)
+		if time.Since(began) > lastRetry {
+			wait = firstRetry
+		}
+		for err != nil {
+			log.Error(err, "changes of our tables by others are not seen, trying again", "after", wait)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(wait):
+			}
+			wait = min(2*wait, lastRetry)
+			err = reopen()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		log.Info("changes of our tables by others are seen again")
 	}
 }
 

@@ -29,7 +29,7 @@ func (d *Daemon) clusterCIDRs() []netip.Prefix {
 
 func (d *Daemon) planConfig() plan.Config {
 	return plan.Config{
-		NodeName:           d.settings.Node,
+		NodeName:           d.cfg.Settings.Node,
 		ClusterCIDRs:       d.clusterCIDRs(),
 		WithoutExternalIPs: !d.settings.ExternalIPs,
 		ExternalIPs:        d.settings.ExternalIPCIDRs,
@@ -106,14 +106,14 @@ func (d *Daemon) adopt(l letters) plan.Applied {
 }
 
 func (d *Daemon) nodeKey() model.Key {
-	return model.Key{Kind: model.KindNode, Name: model.Name{Name: d.settings.Node}}
+	return model.Key{Kind: model.KindNode, Name: model.Name{Name: d.cfg.Settings.Node}}
 }
 
 // adoptNode takes the Node object in.
 func (d *Daemon) adoptNode(n *model.Node) {
 	if n == nil {
 		if d.cfg.KnownNode && d.hadNode {
-			d.end(fmt.Errorf("node %s was deleted", d.settings.Node))
+			d.end(fmt.Errorf("node %s was deleted", d.cfg.Settings.Node))
 		}
 		d.health.SetEligible(!d.cfg.KnownNode)
 		d.addrs.node = config.FindNodeIPs(d.settings.BindAddress, nil)

@@ -1,14 +1,23 @@
 package daemon
 
 import (
+	"context"
+	"net"
+	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"onerule/daemon/config"
+	"onerule/daemon/health"
+	"onerule/daemon/inspect"
+	"onerule/daemon/model"
 	"onerule/nft"
+	"onerule/test/netns"
 )
 
 // byNode is as much of a daemon as waits for the ranges of its Node.
@@ -97,5 +106,85 @@ func TestA13_6RangesOfTheNodeMustFit(t *testing.T) {
 				t.Errorf("rules are written with them: %t, want %t", wrote, !c.wrong)
 			}
 		})
+	}
+}
+
+// adopted has a daemon take in settings.
+func adopted(t *testing.T, ns *netns.NS, d *Daemon, change func(*config.Settings)) {
+	t.Helper()
+	s := testSettings()
+	change(&s)
+	d.Configured(s)
+	if err := ns.Do(func() error { return d.round(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The status and /healthz are of one mind about what is late, also when the sync period is
+// another one than at the start.
+func TestTheStatusCallsLateWhatHealthDoes(t *testing.T) {
+	ns := netns.New(t, "node")
+	d := newDaemon(t, ns)
+	d.Synced()
+	for _, c := range []struct {
+		period time.Duration
+		late   bool
+	}{{time.Minute, false}, {30 * time.Second, true}, {10 * time.Second, true}, {10 * time.Minute, false}} {
+		adopted(t, ns, d, func(s *config.Settings) { s.SyncPeriod = c.period })
+		web(d, 1)
+		d.letters.since = time.Now().Add(-90 * time.Second)
+		var s inspect.Status
+		d.degraded(&s)
+		told := slices.ContainsFunc(s.Degraded, func(line string) bool {
+			return strings.HasPrefix(line, "a change has been waiting for the kernel")
+		})
+		w := httptest.NewRecorder()
+		d.HealthHandler().ServeHTTP(w, httptest.NewRequest("GET", "/healthz", nil))
+		if told != c.late || (w.Code != 200) != c.late {
+			t.Errorf("with a sync period of %s: status %q, /healthz %d; want both to call it late: %t", c.period, s.Degraded, w.Code, c.late)
+		}
+	}
+}
+
+// What is told of the node has the name that the process began with, whatever settings the
+// loop takes in meanwhile: those who tell do so beside it.
+func TestTheNodeIsNamedBesideTheLoop(t *testing.T) {
+	ns := netns.New(t, "node")
+	told := make(chan Event, 1)
+	d := newDaemon(t, ns)
+	d.cfg.Event = func(e Event) { told <- e }
+	d.Synced()
+	var taken net.Listener
+	if err := ns.Do(func() (err error) {
+		taken, err = net.Listen("tcp", ":30000")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	beside.Go(func() { // ends with ctx
+		_ = ns.Do(func() error { d.checks.Run(ctx); return nil })
+	})
+	beside.Go(func() { // ends by itself
+		if key := d.nodeKey(); key.Name.Name != "n1" {
+			t.Errorf("the node is called %s", key)
+		}
+	})
+	adopted(t, ns, d, func(s *config.Settings) { s.Node = "" })
+	d.checks.Sync(map[uint16]health.Check{30000: {Service: model.Name{Namespace: "ns", Name: "web"}}})
+	select {
+	case e := <-told:
+		if !strings.HasPrefix(e.Note, "node n1 failed to start healthcheck") {
+			t.Errorf("told of %q", e.Note)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody is told of a port that is taken")
+	}
+	if key := d.nodeKey(); key.Name.Name != "n1" {
+		t.Errorf("after others were taken in the node is called %s", key)
 	}
 }

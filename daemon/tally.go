@@ -35,7 +35,11 @@ type tally struct {
 	begun   map[plan.Frontend]counted // that are being written
 	pending map[plan.Frontend]counted // of a load
 	loaded  map[plan.Family]bool      // whose keys without an owner are to be found
-	moved   uint64                    // how often counts went from one key to another
+	// awaited are the families of which no load came yet. The sums are whole once there is
+	// none and all was brought in.
+	awaited map[plan.Family]bool
+	whole   bool
+	moved   uint64 // how often counts went from one key to another
 	// lacking are frontends whose keys found no room. There may be some since room.
 	lacking map[plan.Frontend]bool
 	room    bool
@@ -47,6 +51,7 @@ func newTally(c *bpf.Counters, log logr.Logger) *tally {
 		log: log, wake: make(chan struct{}, 1),
 		known: map[plan.Frontend]counted{}, begun: map[plan.Frontend]counted{}, pending: map[plan.Frontend]counted{},
 		loaded: map[plan.Family]bool{}, lacking: map[plan.Frontend]bool{},
+		awaited: map[plan.Family]bool{}, whole: true,
 	}
 	t.use(c, nil)
 	return t
@@ -58,6 +63,13 @@ func (t *tally) use(c *bpf.Counters, why error) {
 	defer t.mu.Unlock()
 	t.counters.Store(c)
 	t.why = why
+}
+
+// await has nothing told before a family was loaded.
+func (t *tally) await(family plan.Family) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.awaited[family], t.whole = true, false
 }
 
 // off says why nothing is counted; nil: it is, or nobody wants it.
@@ -141,6 +153,7 @@ func (t *tally) load(family plan.Family, now map[plan.Frontend]counted) {
 	maps.DeleteFunc(t.begun, func(f plan.Frontend, _ counted) bool { return f.InFamily() == family })
 	maps.Copy(t.pending, now)
 	t.loaded[family] = true
+	delete(t.awaited, family)
 	t.wakeUp()
 }
 
@@ -179,6 +192,7 @@ func (t *tally) turn() (more bool) {
 		t.put(f, missing(c.endpoints, t.known[f].endpoints))
 		t.exchange(f, c)
 	}
+	t.whole = t.whole || len(t.awaited) == 0
 	t.refill()
 	t.settle()
 	return false

@@ -16,8 +16,13 @@ type share struct {
 	endpoint netip.AddrPort
 }
 
-// hits gives what was counted, by service port and endpoint.
+// hits gives what was counted, by service port and endpoint. There is nothing as long as not
+// all is known again that a daemon before this one knew: a part of a sum is less than the sum
+// was, and is taken for one that began anew.
 func (t *tally) hits() ([]metrics.Hit, error) {
+	if !t.isWhole() {
+		return nil, nil
+	}
 	sums, err := t.sums()
 	if err != nil {
 		return nil, err
@@ -33,6 +38,12 @@ func (t *tally) hits() ([]metrics.Hit, error) {
 		list = append(list, h)
 	}
 	return list, nil
+}
+
+func (t *tally) isWhole() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.whole
 }
 
 // sums adds up what all frontends have counted. What moves from one key to another while

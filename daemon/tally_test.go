@@ -16,6 +16,7 @@ import (
 	"onerule/daemon/metrics"
 	"onerule/daemon/model"
 	"onerule/daemon/plan"
+	"onerule/test/bpffs"
 	"onerule/test/netns"
 )
 
@@ -88,6 +89,17 @@ func hitsOf(t *testing.T, of *tally) map[string]uint64 {
 		got[h.Service+" "+h.Endpoint] = h.Connections
 	}
 	return got
+}
+
+// sumsOf gives what is told of each Service.
+func sumsOf(t *testing.T, of *tally) map[string]uint64 {
+	t.Helper()
+	sums := map[string]uint64{}
+	for hit, n := range hitsOf(t, of) {
+		service, _, _ := strings.Cut(hit, " ")
+		sums[service] += n
+	}
+	return sums
 }
 
 func hit(t *testing.T, of *tally, f plan.Frontend, endpoint netip.AddrPort, n uint64) {
@@ -196,6 +208,78 @@ func TestAFamilyThatIsNotLoadedYetIsLeftAlone(t *testing.T) {
 	}
 	if n := keysIn(t, c); n != 4 {
 		t.Errorf("the map holds %d keys, want 2 of each family", n)
+	}
+}
+
+// A part of what the daemon before has counted is never told for all of it: whoever reads
+// takes a sum that falls for one that began anew, and its return for connections.
+func TestARestartTellsAllOrNothing(t *testing.T) {
+	const services = 2*perTurn + 10
+	families := []plan.Family{plan.IPv4, plan.IPv6}
+	ns, dir := netns.New(t, "node"), bpffs.New(t)
+	all := map[plan.Family]frontends{plan.IPv4: {}, plan.IPv6: {}}
+	for _, family := range families {
+		for n := range services {
+			all[family][vipOf(family, n)] = countedFor(fmt.Sprint("web", n%2), family, backends(family, n, n+1))
+		}
+	}
+	begin := func() *tally {
+		var c *bpf.Counters
+		if err := ns.Do(func() (err error) {
+			c, err = bpf.Open(bpf.Options{Dir: dir, IPv6: true, Log: logr.Discard()})
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		of := newTally(nil, logr.Discard())
+		for _, family := range families {
+			of.await(family)
+		}
+		of.use(c, nil)
+		return of
+	}
+	before := begin()
+	for _, family := range families {
+		before.load(family, all[family])
+		before.all(t)
+		for f, c := range all[family] {
+			hit(t, before, f, c.endpoints[0], 3)
+		}
+	}
+	want := map[string]uint64{"web0": 3 * services, "web1": 3 * services}
+	if diff := cmp.Diff(want, sumsOf(t, before)); diff != "" {
+		t.Fatalf("the daemon before (-want +got): %s", diff)
+	}
+	if err := before.close(); err != nil {
+		t.Fatal(err)
+	}
+
+	after, told := begin(), 0
+	defer func() { _ = after.close() }()
+	check := func(when string) {
+		t.Helper()
+		sums := sumsOf(t, after)
+		if len(sums) == 0 && told == 0 {
+			return
+		}
+		told++
+		if diff := cmp.Diff(want, sums); diff != "" {
+			t.Errorf("%s (-want +got): %s", when, diff)
+		}
+	}
+	check("at the start")
+	for _, family := range append(families, families...) { // the second time as after a repair
+		after.load(family, all[family])
+		check(fmt.Sprint("loaded ", family))
+		for turn := 1; after.turn(); turn++ {
+			check(fmt.Sprint("turn ", turn, " of ", family))
+		}
+		check(fmt.Sprint("brought in ", family))
+		after.sweep(t.Context())
+		check(fmt.Sprint("swept ", family))
+	}
+	if told == 0 {
+		t.Error("nothing is told at all")
 	}
 }
 

@@ -33,6 +33,7 @@ type Monitor struct {
 	suspect   chan struct{}
 	elsewhere chan struct{}
 
+	buffer int    // for events
 	opened uint32 // the generation when it was
 
 	mu        sync.Mutex
@@ -47,27 +48,34 @@ func OpenMonitor(more ...string) (*Monitor, error) { return openMonitor(eventBuf
 func openMonitor(buffer int, more []string) (*Monitor, error) {
 	m := &Monitor{
 		suspect: make(chan struct{}, 1), elsewhere: make(chan struct{}, 1),
-		journal: newJournal(0, more...),
+		journal: newJournal(0, more...), buffer: buffer,
 	}
 	var err error
-	if m.events, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
-		return nil, fmt.Errorf("open netlink socket for events of nftables: %w", err)
+	if m.events, err = openEvents(buffer); err != nil {
+		return nil, err
 	}
 	if m.asks, err = netlink.Dial(unix.NETLINK_NETFILTER, nil); err != nil {
 		_ = m.events.Close()
 		return nil, fmt.Errorf("open netlink socket for generations of nftables: %w", err)
 	}
-	// It tries the FORCE variant first, which CAP_NET_ADMIN allows.
-	if err = m.events.SetReadBuffer(buffer); err != nil {
-		err = fmt.Errorf("set receive buffer for events of nftables: %w", err)
-	} else {
-		m.opened, err = m.generation()
-	}
-	if err != nil {
+	if m.opened, err = m.generation(); err != nil {
 		_ = m.Close()
 		return nil, err
 	}
 	return m, nil
+}
+
+func openEvents(buffer int) (*netlink.Conn, error) {
+	events, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket for events of nftables: %w", err)
+	}
+	// It tries the FORCE variant first, which CAP_NET_ADMIN allows.
+	if err := events.SetReadBuffer(buffer); err != nil {
+		_ = events.Close()
+		return nil, fmt.Errorf("set receive buffer for events of nftables: %w", err)
+	}
+	return events, nil
 }
 
 // Listen sees every commit from now on. alone says that there was none since the monitor
@@ -81,8 +89,8 @@ func (m *Monitor) Listen(ours int) (alone bool, err error) {
 	if m.listening {
 		return true, nil
 	}
-	if err := m.events.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
-		return false, fmt.Errorf("join group of events of nftables: %w", err)
+	if err := join(m.events); err != nil {
+		return false, err
 	}
 	// What is in the buffer by now was before our time.
 	gen, err := m.generation()
@@ -91,6 +99,35 @@ func (m *Monitor) Listen(ours int) (alone bool, err error) {
 	}
 	m.listening, m.journal.gen = true, gen
 	return gen-m.opened == uint32(ours), nil
+}
+
+func join(events *netlink.Conn) error {
+	if err := events.JoinGroup(unix.NFNLGRP_NFTABLES); err != nil {
+		return fmt.Errorf("join group of events of nftables: %w", err)
+	}
+	return nil
+}
+
+// Reopen has Run, which has failed, go on with another socket of the caller's network
+// namespace. What was done meanwhile is told as lost.
+func (m *Monitor) Reopen() error {
+	events, err := openEvents(m.buffer)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listening {
+		if err := join(events); err != nil {
+			_ = events.Close()
+			return err
+		}
+		m.journal.drained()
+		m.tell()
+	}
+	_ = m.events.Close() // that it fails, too, is no news
+	m.events = events
+	return nil
 }
 
 // Close lets the sockets go, once Run has ended.
@@ -211,7 +248,8 @@ func (m *Monitor) generation() (uint32, error) {
 	return 0, errors.New("ask for the generation of nftables: the kernel did not say")
 }
 
-// Run reads events until ctx is done.
+// Run reads events until ctx is done. If it fails, nothing is seen until Reopen and another
+// Run.
 func (m *Monitor) Run(ctx context.Context) error {
 	raw, err := m.events.SyscallConn()
 	if err != nil {

@@ -29,6 +29,9 @@ func (m *Monitor) Remembers() (windows, ports int) {
 	return len(m.journal.windows), len(m.journal.ours)
 }
 
+// Break has the monitor's socket for events fail.
+func (m *Monitor) Break() error { return m.events.Close() }
+
 // Recovered says what keeps the monitor from telling everything again after a loss.
 func (m *Monitor) Recovered() error {
 	m.mu.Lock()

@@ -480,3 +480,47 @@ func TestMonitorListensFromTheFirstLoadOn(t *testing.T) {
 		})
 	}
 }
+
+// A monitor that has failed goes on with another socket: it knows nothing of meanwhile, and
+// everything of what comes, also which commits are ours.
+func TestMonitorGoesOnAfterItHasFailed(t *testing.T) {
+	for name, listening := range map[string]bool{"listening": true, "before it listens": false} {
+		t.Run(name, func(t *testing.T) {
+			ns := netns.New(t, "node")
+			m := deafMonitor(t, ns, nft.EventBuffer)
+			p := watched(t, ns, nft.IPv4, m)
+			ours := load(t, ns, p, world(nft.IPv4, 10, 3)).Transactions
+			listen := func() {
+				if alone, err := m.Listen(ours); !alone || err != nil {
+					t.Errorf("listen: alone %t, %v", alone, err)
+				}
+			}
+			if listening {
+				listen()
+			}
+			if err := errors.Join(m.Break(), m.Run(t.Context())); err == nil {
+				t.Fatal("it runs without a socket")
+			}
+			var want []string
+			if listening {
+				ns.Run(t, "nft", "delete table ip onerule")
+				want = []string{"lost"}
+			}
+			do(t, ns, m.Reopen)
+			run(t, m)
+			if diff := cmp.Diff(want, kinds(m.Take())); diff != "" {
+				t.Errorf("told of meanwhile (-want +got): %s", diff)
+			}
+			if !listening {
+				listen()
+			}
+			p.Doubt()
+			load(t, ns, p, world(nft.IPv4, 10, 3))
+			nothing(t, m, "our repair")
+			ns.Run(t, "nft", fmt.Sprintf("delete element ip onerule service-ips { %s . tcp . 80 }", vip(nft.IPv4, 3)))
+			if diff := cmp.Diff([]string{"elements-deleted"}, kinds(told(t, m))); diff != "" {
+				t.Errorf("told after it (-want +got): %s", diff)
+			}
+		})
+	}
+}

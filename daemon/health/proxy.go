@@ -110,6 +110,13 @@ func (p *Proxy) Healthy() bool { return p.at(time.Now(), ready).Healthy }
 // Pending says how old the oldest change is that is not in the kernel; 0: there is
 // none.
 func (p *Proxy) Pending() time.Duration {
+	age, _ := p.Late()
+	return age
+}
+
+// Late gives how old the oldest change is that is not in the kernel, and whether that is too
+// long for /healthz.
+func (p *Proxy) Late() (age time.Duration, late bool) {
 	oldest := p.cfg.Waiting()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,10 +126,13 @@ func (p *Proxy) Pending() time.Duration {
 		}
 	}
 	if oldest.IsZero() {
-		return 0
+		return 0, false
 	}
-	return max(0, time.Since(oldest))
+	age = time.Since(oldest)
+	return max(0, age), p.isLate(age)
 }
+
+func (p *Proxy) isLate(age time.Duration) bool { return age >= p.staleAfter }
 
 // A report is the body of /healthz and /livez.
 type report struct {
@@ -149,7 +159,7 @@ func (p *Proxy) at(now time.Time, good func(loaded, late bool) bool) report {
 	waiting := p.cfg.Waiting()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	late := func(since time.Time) bool { return !since.IsZero() && now.Sub(since) >= p.staleAfter }
+	late := func(since time.Time) bool { return !since.IsZero() && p.isLate(now.Sub(since)) }
 	r := report{CurrentTime: now, Healthy: true, Status: map[string]familyReport{}}
 	for name, f := range p.families {
 		well := good(f.loaded, late(f.failing) || late(waiting))

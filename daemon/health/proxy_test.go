@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -104,6 +105,31 @@ func TestA10_2R3HealthGoesByWhatIsNotInTheKernel(t *testing.T) {
 	check("when that is over", now.Add(2*staleAfter), false, false)
 	p.Succeeded("IPv4")
 	check("when one is well again", now.Add(3*staleAfter), true, true)
+}
+
+// What is late is late for everybody who asks.
+func TestWhatIsLateIsNotHealthy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c clock
+		p := loaded(ProxyConfig{Waiting: c.waiting})
+		check := func(when string, age time.Duration, want bool) {
+			t.Helper()
+			if got, late := p.Late(); got != age || late != want || p.Healthy() == want {
+				t.Errorf("%s: %s, late %t, healthy %t; want %s, late %t", when, got, late, p.Healthy(), age, want)
+			}
+		}
+		check("nothing waits", 0, false)
+		c.set(time.Now())
+		<-time.After(staleAfter - time.Second)
+		check("a change waits", staleAfter-time.Second, false)
+		<-time.After(time.Second)
+		check("it has waited long", staleAfter, true)
+		p.SetStaleAfter(2 * staleAfter)
+		check("that is not long any more", staleAfter, false)
+		c.set(time.Time{})
+		p.Failed("IPv6", time.Now().Add(-2*staleAfter))
+		check("writes of one family fail", 2*staleAfter, true)
+	})
 }
 
 func TestA10_6F5NothingIsHealthyBeforeTheFirstLoadOfAllFamilies(t *testing.T) {

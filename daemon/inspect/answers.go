@@ -84,7 +84,7 @@ type Set struct {
 // Hits are what was counted, at one time.
 type Hits struct {
 	At time.Time `json:"at"`
-	// Off says why nothing is counted; empty: it is.
+	// Off says why nothing is counted, or known of it yet; empty: it is.
 	Off  string `json:"off,omitempty"`
 	Hits []Hit  `json:"hits"`
 }

@@ -160,6 +160,13 @@ func (l *Ledger) setNode(c model.Change, dirty map[model.Name]bool) {
 	}
 }
 
+// ServiceOf gives the Service that a slice belongs to by what was applied so far, and false
+// if the slice is not known.
+func (l *Ledger) ServiceOf(slice model.Name) (model.Name, bool) {
+	parent, held := l.parents[slice]
+	return parent, held
+}
+
 func (l *Ledger) slicesOf(name model.Name) []*model.EndpointSlice {
 	parts := l.slices[name]
 	sorted := make([]*model.EndpointSlice, 0, len(parts))

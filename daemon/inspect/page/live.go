@@ -73,7 +73,7 @@ func (l *live) page(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	l.before, l.last = l.last, hits
-	if hits.At.Sub(l.before.At) > stale {
+	if hits.At.Sub(l.before.At) > stale || l.before.Off != "" { // what was not told then did not come since
 		l.before = hits
 	}
 	var body bytes.Buffer

@@ -204,6 +204,17 @@ func TestLivePages(t *testing.T) {
 		count(9000)
 		shows(t, "0.0 new connections per second")
 	})
+	t.Run("what was not known before has no rate", func(t *testing.T) {
+		at = at.Add(2 * time.Second)
+		source.hits = inspect.Hits{At: at, Off: "not known yet"}
+		shows(t, "not known yet")
+		at = at.Add(2 * time.Second)
+		count(9101)
+		shows(t, "0.0 new connections per second")
+		at = at.Add(2 * time.Second)
+		count(9151)
+		shows(t, "25.0 new connections per second")
+	})
 	t.Run("an error is told", func(t *testing.T) {
 		at = at.Add(time.Hour)
 		source.err = errors.New("read the map: no")
@@ -211,7 +222,7 @@ func TestLivePages(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 		source.err = nil
-		shows(t, "<b>9\u202f000</b>")
+		shows(t, "<b>9\u202f151</b>")
 	})
 	t.Run("nobody changes anything", func(t *testing.T) {
 		if w := ask(http.MethodPost); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
