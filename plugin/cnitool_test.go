@@ -74,6 +74,82 @@ func TestCnitool(t *testing.T) {
 	}
 }
 
+// What is more than the verbs: it comes by libcni's own way of asking for it.
+func TestCnitoolOfTheRest(t *testing.T) {
+	dir := build(t, "github.com/containernetworking/cni/cnitool")
+	for name, test := range map[string]func(*testing.T, *cnitool){
+		"C58, C60: ports of the host come and go":                             testCnitoolPorts,
+		"C48, C60: gc ends what libcni has on record":                         testCnitoolGC,
+		"C48, C60: gc ends what libcni has not on record":                     testCnitoolGCWithoutRecord,
+		"C47, C60: status says what is missing":                               testCnitoolStatus,
+		"C28, C60: an add that is refused leaves nothing, del after it works": testCnitoolRefused,
+	} {
+		t.Run(name, func(t *testing.T) { test(t, newNode(t).cnitool(t, dir, "1.1.0")) })
+	}
+}
+
+func testCnitoolPorts(t *testing.T, c *cnitool) {
+	ports, err := json.Marshal(object{"portMappings": bothProtocols(hostPort)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.capability = string(ports)
+	c.succeed(t, "add")
+	c.succeed(t, "check")
+	if got := c.hostPortRules(t); !strings.Contains(got, fmt.Sprint(hostPort)) {
+		t.Errorf("no port %d: %s", hostPort, got)
+	}
+	c.succeed(t, "del")
+	c.clean(t)
+}
+
+func testCnitoolGC(t *testing.T, c *cnitool) {
+	c.succeed(t, "add")
+	c.succeed(t, "gc")
+	c.clean(t)
+	podIsClean(t, c.pod)
+}
+
+// testCnitoolGCWithoutRecord is about what only the plugin knows: cnitool sends an empty list.
+func testCnitoolGCWithoutRecord(t *testing.T, c *cnitool) {
+	c.succeed(t, "add")
+	if err := os.RemoveAll(filepath.Join(c.conf, "cache")); err != nil {
+		t.Fatal(err)
+	}
+	c.succeed(t, "gc")
+	c.clean(t)
+	podIsClean(t, c.pod)
+}
+
+func testCnitoolStatus(t *testing.T, c *cnitool) {
+	c.succeed(t, "add")
+	c.Sysctl(t, "net.ipv4.ip_forward", "0")
+	for range softLimit - 1 {
+		c.succeed(t, "status")
+	}
+	if out, failed := c.run(t, "status"); !failed || !strings.Contains(out, "ip_forward") {
+		t.Errorf("got failure %t: %s", failed, out)
+	}
+	c.Sysctl(t, "net.ipv4.ip_forward", "1")
+	c.succeed(t, "status")
+}
+
+func testCnitoolRefused(t *testing.T, c *cnitool) {
+	for capability, want := range map[string]string{
+		`{"ips":["10.9.9.9"]}`:        "10.9.9.9",
+		`{"mac":"01:00:5e:00:00:01"}`: "01:00:5e:00:00:01",
+		`{"portMappings":[{"hostPort":70000,"containerPort":80,"protocol":"tcp"}]}`: "70000",
+	} {
+		c.capability = capability
+		if out, failed := c.run(t, "add"); !failed || !strings.Contains(out, want) {
+			t.Errorf("%s: got failure %t: %s", capability, failed, out)
+		}
+		c.clean(t)
+		podIsClean(t, c.pod)
+		c.succeed(t, "del")
+	}
+}
+
 func testCnitoolVerbs(t *testing.T, c *cnitool, version string) {
 	c.capability = `{"ips":["10.1.0.9"],"mac":"02:00:00:00:00:09"}`
 	var r struct {
