@@ -66,6 +66,7 @@ type Daemon struct {
 	patience      *time.Timer                 // runs while they are waited for
 	hadNode       bool                        // the Node object was seen
 	ledger        *plan.Ledger
+	owed          *owed // what is not written yet
 	programs      map[nft.Family]*nft.Program
 	monitor       *nft.Monitor
 	cleaners      map[nft.Family]cleaners
@@ -112,7 +113,7 @@ func New(cfg Config) (*Daemon, error) {
 		asks:          make(chan func()),
 		history:       newHistory(),
 	}
-	d.ledger = plan.NewLedger(d.planConfig())
+	d.ledger, d.owed = plan.NewLedger(d.planConfig()), newOwed(cfg.Families)
 	d.mailbox.later = d.later
 	d.tally = newTally(nil, cfg.Log)
 	d.loopback, d.rejects = d.newLoopback(), map[bpf.Reject]bool{}

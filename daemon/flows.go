@@ -62,6 +62,17 @@ func (d *Daemon) expect(family nft.Family, keys plan.Keys, out plan.Outcome, was
 	}
 }
 
+// had gives the frontends among keys that the kernel has, as far as is known.
+func had(keys plan.Keys, has func(nft.Frontend) bool) plan.Keys {
+	k := plan.NewKeys()
+	for f := range keys.Frontends {
+		if has(frontend(f)) {
+			k.Frontends[f] = true
+		}
+	}
+	return k
+}
+
 // expectGone tells the cleaner of frontends that are nobody's any more.
 func (d *Daemon) expectGone(family nft.Family, gone []nft.Frontend) {
 	for _, f := range gone {

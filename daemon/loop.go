@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -70,7 +71,8 @@ func (l loop) run(ctx context.Context) {
 		err := l.sync(ctx)
 		again = l.unpinAt(time.Now())
 		least, most := l.periods()
-		if err == nil || ctx.Err() != nil {
+		// The ranges of pods come with a change, and nothing was tried without them.
+		if err == nil || errors.Is(err, errNoRanges) || ctx.Err() != nil {
 			wait, pause = firstRetry, pauseOf(least)
 			continue
 		}

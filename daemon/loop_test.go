@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ type looped struct {
 	m       *mailbox
 	start   time.Time
 	failing atomic.Bool
+	awaits  atomic.Bool  // a sync awaits the ranges of pods
 	takes   atomic.Int64 // how long a sync takes
 	syncs   record[time.Duration]
 	retires record[time.Duration]
@@ -69,6 +71,9 @@ func runLoopWith(t *testing.T, least, most time.Duration, f func(*looped)) {
 					<-time.After(time.Duration(l.takes.Load()))
 					if l.failing.Load() {
 						return errors.New("refused")
+					}
+					if l.awaits.Load() {
+						return fmt.Errorf("write: %w", errNoRanges)
 					}
 					return nil
 				},
@@ -126,6 +131,20 @@ func TestA14_5AFailedTryIsRepeatedWithoutAChange(t *testing.T) {
 		synctest.Wait()
 		want := milliseconds(0, 100, 300, 700, 1500, 3100, 6300, 12700, 25500, 51100, 81100, 111100)
 		if diff := cmp.Diff(want, l.syncs.all()); diff != "" {
+			t.Errorf("tries (-want +got): %s", diff)
+		}
+	})
+}
+
+// What is awaited comes with a change, so nothing is tried before, and that at once.
+func TestA13_2NothingIsTriedWhileRangesAreAwaited(t *testing.T) {
+	runLoop(t, func(l *looped) {
+		l.awaits.Store(true)
+		l.m.Changed(service("a"))
+		<-time.After(2500 * time.Millisecond)
+		l.m.Changed(service("a"))
+		synctest.Wait()
+		if diff := cmp.Diff(milliseconds(0, 2500), l.syncs.all()); diff != "" {
 			t.Errorf("tries (-want +got): %s", diff)
 		}
 	})

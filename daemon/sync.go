@@ -12,18 +12,14 @@ import (
 	"onerule/nft"
 )
 
-// sync brings what came in into the kernel. What it cannot bring in stays in the
-// ledger, and the next one loads everything.
+// sync brings what came in into the kernel. What it cannot bring in stays in the ledger and
+// is owed: the next one loads everything, and does all that goes with it.
 func (d *Daemon) sync(ctx context.Context) error {
 	l, ready := d.take()
 	if !ready {
 		return nil
 	}
 	defer d.done()
-	since := l.since
-	if since.IsZero() {
-		since = time.Now()
-	}
 	d.repair(l.found)
 	adopted := d.adopt(l)
 	applied := d.ledger.Apply(changesOf(l))
@@ -34,20 +30,8 @@ func (d *Daemon) sync(ctx context.Context) error {
 		d.tellChecks()
 	}
 	d.counted(l)
-	if d.awaitsPodCIDRs() {
-		return nil
-	}
-	var errs []error
-	for _, family := range d.cfg.Families {
-		if err := d.syncFamily(ctx, family, applied.Touched); err != nil {
-			d.health.Failed(familyLabel(family), since)
-			errs = append(errs, err)
-			continue
-		}
-		d.health.Succeeded(familyLabel(family))
-		d.programmed(family, l)
-	}
-	if err := errors.Join(errs...); err != nil {
+	d.owed.add(l, applied.Touched)
+	if err := d.syncFamilies(ctx); err != nil {
 		return err
 	}
 	if !d.isLoaded() {
@@ -56,15 +40,40 @@ func (d *Daemon) sync(ctx context.Context) error {
 		}
 		close(d.loaded)
 	}
-	if len(l.changes) > 0 {
-		took := time.Since(since)
-		d.metrics.Changed(took)
-		d.history.changed(len(l.changes), took)
-		if d.cfg.Written != nil {
-			d.cfg.Written(len(l.changes), took)
+	d.tellChanged()
+	return nil
+}
+
+// syncFamilies brings what is owed into all tables, each whether or not others take it.
+func (d *Daemon) syncFamilies(ctx context.Context) error {
+	var errs []error
+	for _, family := range d.cfg.Families {
+		due := d.owed.of(family)
+		if err := d.syncFamily(ctx, family, due.touched); err != nil {
+			d.health.Failed(familyLabel(family), earlier(due.since, time.Now()))
+			errs = append(errs, err)
+			continue
+		}
+		d.health.Succeeded(familyLabel(family))
+		for _, at := range d.owed.written(family) {
+			d.metrics.Programmed(familyLabel(family), at)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// tellChanged tells how long changes took that are in all tables.
+func (d *Daemon) tellChanged() {
+	objects, since := d.owed.told()
+	if objects == 0 {
+		return
+	}
+	took := time.Since(since)
+	d.metrics.Changed(took)
+	d.history.changed(objects, took)
+	if d.cfg.Written != nil {
+		d.cfg.Written(objects, took)
+	}
 }
 
 // counted takes note of what came in.
@@ -83,17 +92,6 @@ func (d *Daemon) counted(l letters) {
 	for _, f := range d.cfg.Families {
 		none := d.ledger.NoLocal(plan.Family(f))
 		d.metrics.NoLocal(familyLabel(f), none.Internal, none.External)
-	}
-}
-
-// programmed takes note of how long after their cause slices are in the kernel.
-func (d *Daemon) programmed(family nft.Family, l letters) {
-	for _, c := range l.changes {
-		s := c.EndpointSlice
-		if s == nil || s.Triggered == 0 || len(s.Endpoints) == 0 || !isOf(family, s.Endpoints[0].Addr) {
-			continue
-		}
-		d.metrics.Programmed(familyLabel(family), time.Unix(0, s.Triggered))
 	}
 }
 
@@ -122,6 +120,9 @@ func (d *Daemon) writeFamily(ctx context.Context, family nft.Family, touched pla
 	if p.Known() && touched.Empty() && len(moved) == 0 {
 		return nil
 	}
+	if d.awaitsPodCIDRs() {
+		return fmt.Errorf("write table %s: %w", tableName(family), errNoRanges)
+	}
 	before, start, full := p.Done(), time.Now(), !p.Known()
 	err := d.write(ctx, family, p, touched, now, moved)
 	d.did(family, before, p)
@@ -133,9 +134,13 @@ func (d *Daemon) writeFamily(ctx context.Context, family nft.Family, touched pla
 	return nil
 }
 
-// write updates a table, or loads it where its state is not known.
+// write updates a table, or loads it where its state is not known. A load takes every frontend
+// for new, and nobody waits for the answer of a new one: so the cleaner hears before of those
+// that are touched and are not.
 func (d *Daemon) write(ctx context.Context, family nft.Family, p *nft.Program, touched plan.Keys, h held, moved addrs) error {
 	if !p.Known() {
+		old := had(touched, p.Has)
+		d.expect(family, old, d.ledger.Decide(old), p.Has)
 		return d.load(ctx, family, p, h)
 	}
 	all := withAddrs(touched, moved)

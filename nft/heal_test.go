@@ -3,6 +3,9 @@ package nft_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -38,6 +41,7 @@ func damages() map[string]string {
 		"a base chain too many":          "add chain $F onerule foreign { type filter hook forward priority 0; policy drop; }",
 		"a set too many":                 "add set $F onerule foreign { type inet_service; }\nadd element $F onerule foreign { 80 }",
 		"a map too many":                 "add map $F onerule foreign { type inet_service : verdict; }\nadd element $F onerule foreign { 80 : drop }",
+		"a map to a chain too many":      "add chain $F onerule foreign\nadd map $F onerule foreign { type inet_service : verdict; }\nadd element $F onerule foreign { 80 : goto foreign }",
 		"a policy that drops":            "add chain $F onerule nat-prerouting { policy drop; }",
 		"a dormant table":                "add table $F onerule { flags dormant; }",
 		"another priority":               "flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting\nadd chain $F onerule nat-prerouting { type nat hook prerouting priority -90; }\nadd rule $F onerule nat-prerouting jump services",
@@ -284,5 +288,45 @@ func TestATableThatRefusesOurRulesIsBegunAfresh(t *testing.T) {
 	}
 	if diff := cmp.Diff(healthy, sorted(listing(t, ns, nft.IPv4))); diff != "" {
 		t.Errorf("the table is not as before (-before +after): %s", diff)
+	}
+}
+
+// keepsForeign puts an nft first in PATH that does not delete a chain named foreign as long
+// as a file exists.
+func keepsForeign(t *testing.T) (file string) {
+	t.Helper()
+	dir := t.TempDir()
+	file = filepath.Join(dir, "keeps")
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] || exec %[2]s \"$@\"\ncat >%[1]s\n! grep -q 'delete chain .* foreign' %[1]s || { echo 'Error: refused' >&2; exit 1; }\nexec %[2]s \"$@\" <%[1]s\n", file, nft)
+	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return file
+}
+
+// A load that fails in its last step, when every element is in, is due again.
+func TestALoadThatFailsInItsLastStepIsDueAgain(t *testing.T) {
+	ns, keeps := netns.New(t, "node"), keepsForeign(t)
+	p, want := program(t, ns, config(nft.IPv4)), world(nft.IPv4, 2, 3)
+	load(t, ns, p, copyOf(want))
+	healthy := sorted(listing(t, ns, nft.IPv4))
+	ns.Run(t, "nft", "add", "chain", "ip", "onerule", "foreign")
+	if err := os.WriteFile(keeps, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := ns.Do(func() error { return p.Load(t.Context(), copyOf(want), nft.NewKeys()) }); err == nil || p.Known() {
+		t.Errorf("a load that leaves a chain of others: %v, known %v, want an error, and not", err, p.Known())
+	}
+	if err := os.Remove(keeps); err != nil {
+		t.Fatal(err)
+	}
+	load(t, ns, p, copyOf(want))
+	if diff := cmp.Diff(healthy, sorted(listing(t, ns, nft.IPv4))); diff != "" || !p.Known() {
+		t.Errorf("known %v, want it; the table is not as before (-before +after): %s", p.Known(), diff)
 	}
 }

@@ -33,12 +33,16 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	if err := p.fill(ctx, cold, have, want, first); err != nil {
 		return err
 	}
-	p.have, p.known = want, true
+	p.have = want
 	p.stale.all(want.Affinities)
 	if err := p.tidy(ctx, k); err != nil {
 		return err
 	}
-	return p.seal()
+	if err := p.seal(); err != nil {
+		return err
+	}
+	p.known = true
+	return nil
 }
 
 // fill writes elements, and hooks the base chains of a cold table in.

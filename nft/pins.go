@@ -94,10 +94,14 @@ func (s stalePins) all(list map[string]Affinity) {
 	}
 }
 
-// StaleAt says when there are pins to be read next, and false if there are none or some
-// are being read.
+// readsPins says whether pins can be read: one reading at a time, and none while a load is
+// due, after which all are looked for.
+func (p *Program) readsPins() bool { return p.known && !p.reading }
+
+// StaleAt says when there are pins to be read next, and false if there are none or none can
+// be read now: who ends a reading, or loads, asks again.
 func (p *Program) StaleAt() (next time.Time, ok bool) {
-	if p.reading {
+	if !p.readsPins() {
 		return next, false
 	}
 	for _, s := range p.stale {
@@ -140,7 +144,7 @@ type portReading struct {
 // BeginPins prepares the reading of what is due now, nil if nothing is. EndPins has to
 // follow.
 func (p *Program) BeginPins(now time.Time) (*PinReading, error) {
-	if !p.known || p.reading {
+	if !p.readsPins() {
 		return nil, nil
 	}
 	r := &PinReading{family: p.rules.skeleton.Family}

@@ -201,6 +201,29 @@ func TestPinsAreReadBesideWrites(t *testing.T) {
 	})
 }
 
+// While a load is due pins can't be told from stale ones: nobody is told to look at them, and
+// after it all are looked at.
+func TestPinsWaitForALoad(t *testing.T) {
+	ns := netns.New(t, "node")
+	p, want := program(t, ns, config(nft.IPv4)), world(nft.IPv4, 3, 2)
+	sticky(want, nft.IPv4)
+	check := func(when string, want bool) {
+		t.Helper()
+		_, more := p.StaleAt()
+		if more != want {
+			t.Errorf("%s: pins are to be read: %t, want %t", when, more, want)
+		}
+		if reads := begin(t, ns, p, time.Unix(1000, 0)) != nil; reads != more {
+			t.Errorf("%s: they are read: %t, and are to be: %t", when, reads, more)
+		}
+	}
+	load(t, ns, p, copyOf(want))
+	p.Doubt()
+	check("while a load is due", false)
+	load(t, ns, p, copyOf(want))
+	check("after it", true)
+}
+
 func begin(t *testing.T, ns *netns.NS, p *nft.Program, now time.Time) (r *nft.PinReading) {
 	t.Helper()
 	do(t, ns, func() (err error) { r, err = p.BeginPins(now); return err })

@@ -196,9 +196,15 @@ func unreferenced(name string, c inspect.Chain) bool {
 	return c.Base || strings.HasPrefix(name, versionPrefix) || strings.HasPrefix(name, inspect.SealPrefix)
 }
 
-// remove deletes what no element leads to.
+// remove deletes what no element leads to, but for those of maps that go, too: a chain that
+// one leads to stays busy until it is gone.
 func (w rulesetWriter) remove(ctx context.Context, k inKernel, r remainder) error {
 	tx := w.nft.NewTransaction()
+	for _, name := range r.sets {
+		if k.sets[name].verdicts {
+			tx.Flush(&knftables.Map{Name: name})
+		}
+	}
 	deleteObjects(tx, r.objects(k))
 	return w.run(ctx, tx, "delete what is not needed")
 }

@@ -190,6 +190,26 @@ func (k *Keys) Add(o Keys) {
 	k.Ranges = k.Ranges || o.Ranges
 }
 
+// AddIn names what other keys do of a family, too.
+func (k *Keys) AddIn(f Family, o Keys) {
+	for front := range o.Frontends {
+		if front.InFamily() == f {
+			k.Frontends[front] = true
+		}
+	}
+	for addr := range o.Addrs {
+		if FamilyOf(addr) == f {
+			k.Addrs[addr] = true
+		}
+	}
+	for port := range o.Affinities {
+		if port.Family == f {
+			k.Affinities[port] = true
+		}
+	}
+	k.Ranges = k.Ranges || o.Ranges
+}
+
 // Empty says whether the keys name nothing.
 func (k Keys) Empty() bool {
 	return len(k.Frontends) == 0 && len(k.Addrs) == 0 && len(k.Affinities) == 0 && !k.Ranges
