@@ -172,7 +172,7 @@ func (f *Fabric) Run(ctx context.Context) error {
 	}
 	defer j.Close()
 	w := worker{fabric: f, kernel: k, journal: j, have: layout.NewState()}
-	w.doubt = suspicion{state: true, facts: true}
+	w.doubt = suspicion{rules: true, state: true, facts: true}
 	return w.run(ctx)
 }
 

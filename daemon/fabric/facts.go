@@ -17,7 +17,7 @@ import (
 // for each: of the routes of a node only few matter here, and there may be very many.
 func (k *kernel) facts(addrs []netip.Addr) (layout.Facts, error) {
 	f := layout.Facts{Links: map[int]layout.Link{}, Ways: map[netip.Addr]layout.Way{}}
-	k.inward = false
+	k.sources = map[netip.Addr]bool{}
 	_, err := k.devicesOf("ipv6")
 	f.IPv6 = err == nil
 	for _, a := range addrs {
@@ -53,6 +53,10 @@ func (k *kernel) way(f *layout.Facts, a netip.Addr) error {
 		return fmt.Errorf("look up the way to %s: %w", a, err)
 	}
 	r := routes[0]
+	if r.Type != unix.RTN_UNICAST && r.Type != unix.RTN_LOCAL || stray(r) {
+		return nil // a broadcast address, such as a bad Node has, is no next hop
+	}
+	k.prefers(r)
 	w := layout.Way{Link: r.LinkIndex, Gateway: r.Gw != nil || r.Via != nil, Local: r.Type == unix.RTN_LOCAL, MTU: r.MTU}
 	if len(r.MultiPath) > 0 {
 		w.Gateway = true
@@ -63,13 +67,23 @@ func (k *kernel) way(f *layout.Facts, a netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	switch l, known := f.Links[w.Link]; {
-	case l.Name == layout.DeviceName:
-		k.inward = true
-	case known:
+	if l, known := f.Links[w.Link]; known && l.Name != layout.DeviceName {
 		f.Ways[a] = w
 	}
 	return nil
+}
+
+// stray says that a route to a node's address is one of ours, which an earlier set of nodes
+// wanted. It goes, and then the way is asked for again.
+func stray(r netlink.Route) bool {
+	return r.Protocol == protocol && r.Table == unix.RT_TABLE_MAIN && ownMetric(uint32(r.Priority))
+}
+
+// prefers takes down from which address a route sends.
+func (k *kernel) prefers(r netlink.Route) {
+	if a := addrOf(r.Src).Unmap(); a.IsValid() {
+		k.sources[a] = true
+	}
 }
 
 // noWay says that no route leads to an address, or one that refuses.
@@ -97,8 +111,7 @@ func (k *kernel) narrowest(f *layout.Facts, hops []*netlink.NexthopInfo) (int, e
 	return least, nil
 }
 
-// link looks up a device. One that went meanwhile is left out: that is told, and looked
-// at, next.
+// link looks up a device. One that went meanwhile is left out.
 func (k *kernel) link(f *layout.Facts, index int) error {
 	if _, known := f.Links[index]; known || index == 0 {
 		return nil
@@ -106,6 +119,7 @@ func (k *kernel) link(f *layout.Facts, index int) error {
 	link, err := k.handle.LinkByIndex(index)
 	var missing netlink.LinkNotFoundError
 	if errors.As(err, &missing) || errors.Is(err, unix.ENODEV) {
+		k.missed = true
 		return nil
 	}
 	if err != nil {
@@ -117,11 +131,16 @@ func (k *kernel) link(f *layout.Facts, index int) error {
 	return nil
 }
 
+// probes are addresses that nobody routes to, of IPv4 and IPv6: what leads to them is the
+// default route.
+func probes() [2]netip.Addr {
+	return [2]netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("3fff::1")}
+}
+
 // uplinks finds the devices of the default routes. It looks for addresses that nobody
 // routes to, and takes what matches with a prefix of no length.
 func (k *kernel) uplinks(f *layout.Facts) error {
-	for _, probe := range []string{"198.51.100.1", "3fff::1"} {
-		a := netip.MustParseAddr(probe)
+	for _, a := range probes() {
 		if !a.Is4() && !f.IPv6 {
 			continue
 		}
@@ -135,7 +154,45 @@ func (k *kernel) uplinks(f *layout.Facts) error {
 			}
 		}
 	}
+	if !f.IPv6 {
+		return nil
+	}
+	return k.advertised(f)
+}
+
+// advertised finds all devices that have a default route by an advertisement: the kernel
+// drops those that do not count at the moment, too. It asks for each device that obeys
+// advertisements, as if packets could leave by no other.
+func (k *kernel) advertised(f *layout.Facts) error {
+	devices, err := k.devicesOf("ipv6")
+	if err != nil {
+		return err
+	}
+	a := probes()[1]
+	for _, dev := range devices {
+		if k.within(dev) || !k.obeysRA(dev) {
+			continue
+		}
+		routes, err := k.handle.RouteGetWithOptions(a.AsSlice(), &netlink.RouteGetOptions{FIBMatch: true, Oif: dev})
+		var missing netlink.LinkNotFoundError
+		if err != nil && !noWay(err) && !errors.As(err, &missing) && !errors.Is(err, unix.ENODEV) {
+			return fmt.Errorf("look up the default route by %s: %w", dev, err)
+		}
+		for _, r := range routes {
+			if r.Protocol != unix.RTPROT_RA {
+				continue
+			}
+			if err := k.uplink(f, a, r); err != nil {
+				return err
+			}
+		}
+	}
 	return nil
+}
+
+// within says that no packet leaves the cluster by a device, or that it is none.
+func (k *kernel) within(dev string) bool {
+	return strings.HasPrefix(dev, k.podLinks) || slices.Contains([]string{"all", "default", "lo", layout.DeviceName}, dev)
 }
 
 func (k *kernel) uplink(f *layout.Facts, a netip.Addr, r netlink.Route) error {
@@ -144,6 +201,7 @@ func (k *kernel) uplink(f *layout.Facts, a netip.Addr, r netlink.Route) error {
 			return nil
 		}
 	}
+	k.prefers(r)
 	indexes := []int{r.LinkIndex}
 	for _, h := range r.MultiPath {
 		indexes = append(indexes, h.LinkIndex)
@@ -159,7 +217,7 @@ func (k *kernel) uplink(f *layout.Facts, a netip.Addr, r netlink.Route) error {
 		if !slices.Contains(f.Uplinks, index) {
 			f.Uplinks = append(f.Uplinks, index)
 		}
-		if !a.Is4() && r.Protocol == unix.RTPROT_RA && k.obeysRA(l.Name) {
+		if !a.Is4() && r.Protocol == unix.RTPROT_RA && !slices.Contains(f.Advertised, index) && k.obeysRA(l.Name) {
 			f.Advertised = append(f.Advertised, index)
 		}
 	}

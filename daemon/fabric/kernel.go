@@ -27,9 +27,11 @@ type kernel struct {
 	device   int              // index of the VXLAN device, 0 if there is none
 	former   int              // that of one that was deleted here: what is told of it is no news
 	counts   Counts
-	// inward says that one of our own routes led to a node's address, one that an earlier
-	// set of nodes wanted: the ways must be asked for again once it is gone.
-	inward bool
+	// sources are the addresses that routes to nodes prefer to send from.
+	sources map[netip.Addr]bool
+	// missed says that a link of a way went before it was looked up: nothing will be told of
+	// it that is known to matter.
+	missed bool
 }
 
 func openKernel(sysctls, podLinks string) (*kernel, error) {

@@ -138,6 +138,7 @@ func TestABadNodeHarmsOnlyItself(t *testing.T) {
 		layout.Node{Name: "e", Created: 7, Addrs: addrs("172.16.2.50"), PodCIDRs: prefixes("10.1.0.0/16", "0.0.0.0/0")},
 		layout.Node{Name: "f", Created: 7, Addrs: addrs("172.16.1.60"), PodCIDRs: prefixes("172.16.0.0/12", "10.1.60.0/24")},
 		layout.Node{Name: "g", Created: 7},
+		layout.Node{Name: "h", Created: 7, Addrs: addrs("172.16.1.255"), PodCIDRs: prefixes("10.1.70.0/24")},
 	)
 	for _, h := range w.nodes {
 		h.start(t, config(), list)
@@ -148,6 +149,7 @@ func TestABadNodeHarmsOnlyItself(t *testing.T) {
 		"node d: address 172.16.1.1 belongs to node a, or to its pods", "node d: has no usable address",
 		"node e: podCIDR 10.1.0.0/16 overlaps with one, or with an address, of node a", "node e: podCIDR 0.0.0.0/0 can't be one of pods",
 		"node f: podCIDR 172.16.0.0/12 overlaps with one, or with an address, of node a", "node g: has no usable address",
+		"node h: no route leads to its address 172.16.1.255: there is no way to 10.1.70.0/24",
 	}
 	var got []string
 	for _, p := range a.wrong() {
@@ -157,12 +159,12 @@ func TestABadNodeHarmsOnlyItself(t *testing.T) {
 		t.Errorf("problems (-want +got):\n%s", diff)
 	}
 	holds := a.holds(t)
-	for _, line := range []string{"unreachable 10.1.40.0/24", "10.1.60.0/24 via 172.16.1.60 dev eth0"} {
+	for _, line := range []string{"unreachable 10.1.40.0/24", "10.1.60.0/24 via 172.16.1.60 dev eth0", "unreachable 10.1.70.0/24"} {
 		if !strings.Contains(holds, line) {
 			t.Errorf("%q is not among\n%s", line, holds)
 		}
 	}
-	if got, want := fmt.Sprint(a.fabric.PodRanges()), "[10.1.1.0/24 10.1.2.0/23 10.1.40.0/24 10.1.60.0/24 fd00:1:0:1::/112 fd00:1:0:2::/112 fd00:1:0:3::/112]"; got != want {
+	if got, want := fmt.Sprint(a.fabric.PodRanges()), "[10.1.1.0/24 10.1.2.0/23 10.1.40.0/24 10.1.60.0/24 10.1.70.0/24 fd00:1:0:1::/112 fd00:1:0:2::/112 fd00:1:0:3::/112]"; got != want {
 		t.Errorf("pod ranges: got %s, want %s", got, want)
 	}
 }

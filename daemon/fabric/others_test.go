@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"onerule/daemon/fabric/layout"
+	"onerule/test/netns"
 	"onerule/test/wired"
 )
 
@@ -214,7 +215,7 @@ func TestD17_DefaultRouteOfAnAdvertisementStays(t *testing.T) {
 		}
 		return nil
 	}
-	wired.Eventually(t, func() error { advertise(t, w); return learned() })
+	wired.Eventually(t, func() error { advertise(t, w, "br0"); return learned() })
 	cfg := config()
 	cfg.Verify = 200 * time.Millisecond
 	a.start(t, cfg, w.list())
@@ -233,6 +234,32 @@ func TestD17_DefaultRouteOfAnAdvertisementStays(t *testing.T) {
 	}
 }
 
+// Each link has its own, of which one counts; the kernel drops them all.
+func TestD17_DefaultRoutesOfAllLinksStay(t *testing.T) {
+	w := newWorld(t)
+	a := w.nodes[0]
+	a.ns.Sysctl(t, "net.ipv6.conf.all.forwarding", "0")
+	a.ns.Run(t, "ip", "-6", "route", "del", "default")
+	netns.Wire(t, a.ns, "eth1", w.router, "second")
+	netns.Wire(t, a.ns, "eth2", w.router, "third")
+	learned := func() error {
+		got := a.ns.Run(t, "ip", "-6", "route", "show", "default", "proto", "ra")
+		if !strings.Contains(got, "dev eth0") || !strings.Contains(got, "dev eth1") {
+			return fmt.Errorf("default routes are %q, want one of each link", got)
+		}
+		return nil
+	}
+	wired.Eventually(t, func() error { advertise(t, w, "br0"); advertise(t, w, "second"); return learned() })
+	a.start(t, config(), w.list())
+	a.quiet(t)
+	if err := learned(); err != nil {
+		t.Error(err)
+	}
+	for key, want := range map[string]string{"eth0": "2", "eth1": "2", "eth2": "1", "onepod-a": "1"} {
+		a.waitFor(t, "net/ipv6/conf/"+key+"/accept_ra", want)
+	}
+}
+
 // waitFor waits until a setting has a value.
 func (h *host) waitFor(t *testing.T, key, want string) {
 	t.Helper()
@@ -244,15 +271,16 @@ func (h *host) waitFor(t *testing.T, key, want string) {
 	})
 }
 
-// advertise sends a router advertisement (RFC 4861) that the router is a default router.
-func advertise(t *testing.T, w *world) {
+// advertise sends a router advertisement (RFC 4861) that the router is a default router,
+// by a device of it.
+func advertise(t *testing.T, w *world, dev string) {
 	t.Helper()
 	const lifetime = 1800
 	ra := make([]byte, 16)
 	ra[0], ra[4] = 134, 64
 	binary.BigEndian.PutUint16(ra[6:], lifetime)
 	err := w.router.Do(func() error {
-		br0, err := net.InterfaceByName("br0")
+		link, err := net.InterfaceByName(dev)
 		if err != nil {
 			return err
 		}
@@ -265,9 +293,9 @@ func advertise(t *testing.T, w *world) {
 			return err
 		}
 		allNodes := netip.MustParseAddr("ff02::1").As16()
-		return unix.Sendto(fd, ra, 0, &unix.SockaddrInet6{Addr: allNodes, ZoneId: uint32(br0.Index)})
+		return unix.Sendto(fd, ra, 0, &unix.SockaddrInet6{Addr: allNodes, ZoneId: uint32(link.Index)})
 	})
 	if err != nil {
-		t.Logf("advertise: %v", err) // the bridge has no address to send it from at first
+		t.Logf("advertise: %v", err) // the device has no address to send it from at first
 	}
 }

@@ -84,7 +84,7 @@ func (k *kernel) readRoutes(s layout.State) error {
 		}
 		for _, m := range msgs {
 			if r, ok := parseRoute(m); ok && r.ours() {
-				s.Routes[r.Dst] = k.route(r)
+				s.Routes[r.Place] = k.route(r)
 			}
 		}
 	}
@@ -106,14 +106,15 @@ type routeMessage struct {
 	device   int // that it leads to, whatever the route's shape
 	protocol uint8
 	table    uint32
-	metric   uint32
 	cloned   bool
 }
 
 // ours says whether a route is one that this package writes.
 func (r routeMessage) ours() bool {
-	return r.protocol == protocol && r.table == unix.RT_TABLE_MAIN && r.metric == layout.Metric && !r.cloned
+	return r.protocol == protocol && r.table == unix.RT_TABLE_MAIN && ownMetric(r.Metric) && !r.cloned
 }
+
+func ownMetric(m uint32) bool { return m == layout.Metric || m == layout.Weakest }
 
 func parseRoute(m []byte) (routeMessage, bool) {
 	if len(m) < unix.SizeofRtMsg {
@@ -139,7 +140,7 @@ func parseRoute(m []byte) (routeMessage, bool) {
 			r.Link = int(nl.NativeEndian().Uint32(a.Value))
 			r.device = r.Link
 		case unix.RTA_PRIORITY:
-			r.metric = nl.NativeEndian().Uint32(a.Value)
+			r.Metric = nl.NativeEndian().Uint32(a.Value)
 		case unix.RTA_TABLE:
 			r.table = nl.NativeEndian().Uint32(a.Value)
 		case unix.RTA_METRICS:

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -10,16 +11,18 @@ import (
 	"onerule/daemon/rtnl"
 )
 
-// listen opens a journal of what is told about links, addresses, routes, neighbours and
-// their settings.
+// listen opens a journal of what is told about links, addresses, routes, rules, neighbours
+// and settings.
 func listen() (*rtnl.Journal, error) {
 	return rtnl.Listen(
 		unix.RTNLGRP_LINK, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
-		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
+		unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 }
 
 // A suspicion is what events give reason to look at again.
 type suspicion struct {
+	rules    bool // what leads to the main table
 	state    bool // what the kernel holds of ours
 	facts    bool // what this node is like
 	settings bool
@@ -27,24 +30,34 @@ type suspicion struct {
 }
 
 func (s *suspicion) join(o suspicion) {
+	s.rules = s.rules || o.rules
 	s.state = s.state || o.state
 	s.facts = s.facts || o.facts
 	s.settings = s.settings || o.settings
 	s.links = s.links || o.links
 }
 
+// A belief is by what messages are judged.
+type belief struct {
+	have  layout.State
+	facts layout.Facts
+	asked addresses
+}
+
 // suspect judges a message by what the kernel is believed to hold. What agrees with that
 // is the echo of an own write.
-func (k *kernel) suspect(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+func (k *kernel) suspect(m rtnl.Message, b belief) suspicion {
 	switch m.Kind {
 	case unix.RTM_NEWLINK, unix.RTM_DELLINK:
-		return k.suspectLink(m, have, f)
+		return k.suspectLink(m, b)
 	case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-		return k.suspectAddress(m, have, f)
+		return k.suspectAddress(m, b)
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
-		return k.suspectRoute(m, have)
+		return k.suspectRoute(m, b)
+	case unix.RTM_NEWRULE, unix.RTM_DELRULE:
+		return suspectRule(m, b)
 	case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-		return k.suspectNeighbour(m, have)
+		return k.suspectNeighbour(m, b.have)
 	case unix.RTM_NEWNETCONF:
 		return k.suspectSettings(m)
 	}
@@ -53,7 +66,7 @@ func (k *kernel) suspect(m rtnl.Message, have layout.State, f layout.Facts) susp
 
 // suspectLink looks at links of pods only when they come: of them, nothing but their settings
 // matters here.
-func (k *kernel) suspectLink(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+func (k *kernel) suspectLink(m rtnl.Message, b belief) suspicion {
 	if len(m.Data) < unix.SizeofIfInfomsg {
 		return suspicion{}
 	}
@@ -77,53 +90,67 @@ func (k *kernel) suspectLink(m rtnl.Message, have layout.State, f layout.Facts) 
 	case index == k.former:
 		return suspicion{}
 	case name == layout.DeviceName || index == k.device:
-		d := have.Device
+		d := b.have.Device
 		same := m.Kind == unix.RTM_NEWLINK && d != nil && index == k.device && name == layout.DeviceName &&
 			d.MTU == mtu && d.MAC == mac && d.Up == (h.Flags&unix.IFF_UP != 0)
 		return suspicion{state: !same}
 	case strings.HasPrefix(name, k.podLinks):
 		if m.Kind == unix.RTM_DELLINK {
-			have.ForgetLink(name)
+			b.have.ForgetLink(name)
 			return suspicion{}
 		}
 		const created = ^uint32(0) // what differs is everything
 		return suspicion{links: h.Change == created}
 	}
-	// With a link that goes down, the kernel drops IPv4 routes without a word.
-	_, used := f.Links[int(h.Index)]
-	return suspicion{facts: true, state: used}
+	// With a link that goes down, the kernel drops IPv4 routes without a word. Of one that
+	// no way uses, it tells what routes it gives.
+	_, used := b.facts.Links[int(h.Index)]
+	return suspicion{facts: used || k.skipsDead(name), state: used}
 }
 
-func (k *kernel) suspectAddress(m rtnl.Message, have layout.State, f layout.Facts) suspicion {
+// skipsDead says whether routes by a device count only while it has a carrier: then they
+// come and go without a word.
+func (k *kernel) skipsDead(dev string) bool {
+	const setting = "/ignore_routes_with_linkdown"
+	return slices.ContainsFunc([]string{"ipv4/conf/all", "ipv4/conf/" + dev, "ipv6/conf/" + dev}, func(of string) bool {
+		v, err := k.readSysctl(of + setting)
+		return err == nil && v != "0"
+	})
+}
+
+func (k *kernel) suspectAddress(m rtnl.Message, b belief) suspicion {
 	a, link := parseAddress(m.Data)
 	if link == k.device && k.device != 0 {
-		return suspicion{state: have.Addresses[a] != (m.Kind == unix.RTM_NEWADDR)}
+		return suspicion{state: b.have.Addresses[a] != (m.Kind == unix.RTM_NEWADDR)}
 	}
 	if !a.IsValid() || a.IsLinkLocalUnicast() || link == k.former {
 		return suspicion{}
 	}
-	// With the last address of a link, too, its IPv4 routes go without a word.
-	_, used := f.Links[link]
-	return suspicion{facts: true, state: used}
+	// With the last address of a link, too, its IPv4 routes go without a word, and so do
+	// those by any link that prefer to send from an address.
+	_, used := b.facts.Links[link]
+	return suspicion{facts: used || b.asked.has(a) || k.sources[a], state: used}
 }
 
-// suspectRoute ignores the routes that come and go with pods.
-func (k *kernel) suspectRoute(m rtnl.Message, have layout.State) suspicion {
+// suspectRoute ignores the routes that come and go with pods, and those that lead to no
+// node: there may be very many, which change all the time. Ways need no look at routes to
+// their gateways: these counted only when the way was made.
+func (k *kernel) suspectRoute(m rtnl.Message, b belief) suspicion {
 	r, ok := parseRoute(m.Data)
-	if !ok || r.cloned || r.table != unix.RT_TABLE_MAIN {
+	if !ok || r.cloned {
 		return suspicion{}
 	}
-	_, known := have.Routes[r.Dst]
+	held, known := b.have.Routes[r.Place]
 	switch {
 	case r.ours():
-		held := known && have.Routes[r.Dst] == k.route(r)
-		return suspicion{state: held != (m.Kind == unix.RTM_NEWROUTE)}
-	case known && r.metric == layout.Metric:
+		same := known && held == k.route(r)
+		return suspicion{state: same != (m.Kind == unix.RTM_NEWROUTE)}
+	case known && r.table == unix.RT_TABLE_MAIN:
 		return suspicion{state: true} // another's in the place of ours
 	case r.protocol == pluginProtocol || r.device != 0 && (r.device == k.device || r.device == k.former):
 	case r.Dst.Addr().IsLinkLocalUnicast() || r.Dst.Addr().IsMulticast():
 	default:
-		return suspicion{facts: true}
+		return suspicion{facts: b.asked.concern(r.Dst)}
 	}
 	return suspicion{}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"onerule/daemon/fabric/layout"
 	"onerule/daemon/rtnl"
 )
@@ -20,10 +22,10 @@ type worker struct {
 	journal *rtnl.Journal
 
 	facts layout.Facts
-	asked map[netip.Addr]bool // whose ways are among the facts, or not there
-	have  layout.State        // what the kernel is believed to hold
-	doubt suspicion           // what must be looked at before it is believed
-	begun bool                // the kernel was read: what differs later, others did
+	asked addresses    // whose ways are among the facts, or not there
+	have  layout.State // what the kernel is believed to hold
+	doubt suspicion    // what must be looked at before it is believed
+	begun bool         // the kernel was read: what differs later, others did
 	told  []layout.Problem
 }
 
@@ -50,8 +52,10 @@ func (w *worker) run(ctx context.Context) error {
 			look = nil
 		case <-retry:
 			retry = nil
+			w.facts.Refused = nil // it may take them by now
 		case <-verify.C:
 			w.doubt.settings = true
+			w.facts.Refused = nil
 		}
 		err := w.pass()
 		if err == nil {
@@ -73,10 +77,10 @@ func (w *worker) run(ctx context.Context) error {
 func (w *worker) judge() error {
 	events, lost, err := w.journal.Take()
 	if lost {
-		w.doubt = suspicion{state: true, facts: true, settings: true, links: true}
+		w.doubt = suspicion{rules: true, state: true, facts: true, settings: true, links: true}
 	}
 	for _, m := range events {
-		w.doubt.join(w.kernel.suspect(m, w.have, w.facts))
+		w.doubt.join(w.kernel.suspect(m, belief{have: w.have, facts: w.facts, asked: w.asked}))
 	}
 	return err
 }
@@ -108,15 +112,33 @@ func (w *worker) reach(peers int) Reach {
 	return r
 }
 
+// rounds is how often what is wanted is thought over at once, when writing it brought news.
+const rounds = 3
+
 func (w *worker) bring(m layout.Members, absent string) error {
-	if err := w.learn(m); err != nil {
+	if err := w.mendRules(m.Self); err != nil {
 		return err
 	}
-	want, problems := layout.Plan(m, w.facts, w.fabric.cfg.Layout)
-	w.tell(slices.Concat(m.Problems, problems), absent)
+	for round := 1; ; round++ {
+		if err := w.learn(m); err != nil {
+			return err
+		}
+		want, problems := layout.Plan(m, w.facts, w.fabric.cfg.Layout)
+		news, err := w.change(want)
+		if news && round < rounds {
+			continue
+		}
+		w.tell(slices.Concat(m.Problems, problems), absent)
+		return err
+	}
+}
+
+// change brings the kernel to what is wanted. It says whether something else may be wanted
+// now: the kernel refused a route, or one of ours that stood before a way to a node is gone.
+func (w *worker) change(want layout.State) (news bool, err error) {
 	expected := layout.Diff(w.have, want)
 	if err := w.look(want); err != nil {
-		return err
+		return false, err
 	}
 	changes := layout.Diff(w.have, want)
 	if w.begun && len(changes) > 0 {
@@ -127,25 +149,36 @@ func (w *worker) bring(m layout.Members, absent string) error {
 		w.foreign(slices.DeleteFunc(slices.Clone(changes), func(c layout.Change) bool { return own[c] }))
 	}
 	w.begun = true
-	return w.write(changes)
+	before := w.astray()
+	news, err = w.write(changes)
+	if len(w.astray()) < len(before) {
+		w.doubt.facts = true
+	}
+	return news || w.doubt.facts, err
+}
+
+// astray gives our routes that lead to addresses of nodes, which an earlier set of nodes
+// wanted: no address that a node may have is in a range of pods.
+func (w *worker) astray() []layout.Place {
+	var list []layout.Place
+	for place := range w.have.Routes {
+		if w.asked.within(place.Dst) {
+			list = append(list, place)
+		}
+	}
+	return list
 }
 
 // learn finds out about this node what is not known, or not believed.
 func (w *worker) learn(m layout.Members) error {
-	addrs := slices.Clone(m.Self.Addrs)
-	for _, n := range m.Peers {
-		addrs = append(addrs, n.Addrs...)
-	}
-	asked := map[netip.Addr]bool{}
-	for _, a := range addrs {
-		asked[a] = true
-	}
-	defer func() { w.asked = asked }()
+	before := w.asked
+	w.asked = addressesOf(m)
+	w.kernel.missed = false
 	if w.doubt.facts {
-		return w.learnAll(addrs)
+		return w.learnAll()
 	}
-	for _, a := range addrs {
-		if w.asked[a] {
+	for _, a := range w.asked {
+		if before.has(a) {
 			continue
 		}
 		if err := w.kernel.way(&w.facts, a); err != nil {
@@ -153,7 +186,8 @@ func (w *worker) learn(m layout.Members) error {
 			return err
 		}
 	}
-	maps.DeleteFunc(w.facts.Ways, func(a netip.Addr, _ layout.Way) bool { return !asked[a] })
+	w.doubt.facts = w.kernel.missed
+	maps.DeleteFunc(w.facts.Ways, func(a netip.Addr, _ layout.Way) bool { return !w.asked.has(a) })
 	if !w.doubt.settings && !w.doubt.links {
 		return nil
 	}
@@ -166,12 +200,12 @@ func (w *worker) learn(m layout.Members) error {
 // there, such as when a lease ends, is believed to come back: VXLAN needs no other routes
 // for it, and what it sends meanwhile goes nowhere. Without a direct way, packets would
 // leave by whatever default route there is.
-func (w *worker) learnAll(addrs []netip.Addr) error {
-	now, err := w.kernel.facts(addrs)
+func (w *worker) learnAll() error {
+	now, err := w.kernel.facts(w.asked)
 	if err != nil {
 		return err
 	}
-	for _, a := range addrs {
+	for _, a := range w.asked {
 		way, known := w.facts.Ways[a]
 		if _, found := now.Ways[a]; found || !known || !way.Gateway {
 			continue
@@ -183,7 +217,7 @@ func (w *worker) learnAll(addrs []netip.Addr) error {
 			now.Ways[a] = way
 		}
 	}
-	w.facts, w.doubt.facts = now, w.kernel.inward
+	w.facts, w.doubt.facts = now, w.kernel.missed
 	return nil
 }
 
@@ -212,26 +246,66 @@ func (w *worker) look(want layout.State) error {
 }
 
 // write makes changes. One that fails keeps no other from being made, except that nothing
-// is written to a device that could not be made. Afterwards what the kernel holds is not
-// known.
-func (w *worker) write(changes []layout.Change) error {
+// is written to a device that could not be made, and that what stands in the stead of a route
+// that could not be made stays. Afterwards what the kernel holds is not known. It says
+// whether there is news about routes that the kernel refused.
+func (w *worker) write(changes []layout.Change) (news bool, err error) {
 	var failed failures
+	var refused []layout.Change
 	broken := false
+	unmade := map[netip.Prefix]bool{}
 	for _, c := range changes {
+		if c.Kind == layout.KindRoute && c.Delete && unmade[c.Route.Dst] {
+			continue
+		}
 		if broken && c.OnDevice() {
+			unmade[c.Route.Dst] = true
 			continue
 		}
-		if err := w.kernel.apply(c); err != nil {
-			failed = append(failed, err)
-			broken = broken || c.Kind == layout.KindDevice
+		err := w.kernel.apply(c)
+		if err == nil {
+			w.have = w.have.Apply(c)
 			continue
 		}
-		w.have = w.have.Apply(c)
+		unmade[c.Route.Dst] = true
+		if refuses(c, err) {
+			refused = append(refused, c)
+			continue
+		}
+		failed = append(failed, err)
+		broken = broken || c.Kind == layout.KindDevice
 	}
+	failed = append(failed, w.insist(refused)...)
 	if len(failed) == 0 {
-		return nil
+		return len(refused) > 0, nil
 	}
 	w.doubt.state = true
+	return len(refused) > 0, failed
+}
+
+// refuses says that the kernel does not take a route to a peer as it is. What goes wrong
+// otherwise, such as that a device is down, is this node's matter.
+func refuses(c layout.Change, err error) bool {
+	return c.Kind == layout.KindRoute && !c.Delete && !c.Route.Refuses() && errors.Is(err, unix.EINVAL)
+}
+
+// insist tries routes again that the kernel refused: the next hop may have been an address
+// of this node's own, which is gone with what is not wanted any more. What it refuses now is
+// no failure: there is something about the peer.
+func (w *worker) insist(refused []layout.Change) (failed failures) {
+	for _, c := range refused {
+		err := w.kernel.apply(c)
+		switch {
+		case err == nil:
+			w.have = w.have.Apply(c)
+		case !refuses(c, err):
+			failed = append(failed, err)
+		case w.facts.Refused == nil:
+			w.facts.Refused = map[layout.Route]string{c.Route: unix.EINVAL.Error()}
+		default:
+			w.facts.Refused[c.Route] = unix.EINVAL.Error()
+		}
+	}
 	return failed
 }
 

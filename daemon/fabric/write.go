@@ -15,6 +15,9 @@ import (
 func (k *kernel) apply(c layout.Change) error {
 	var err error
 	switch c.Kind {
+	case layout.KindRule:
+		k.counts.operation(c.Delete)
+		err = k.addRules(c.IPv6)
 	case layout.KindSetting, layout.KindDeviceSetting:
 		err = k.setSetting(c.Setting, c.Value)
 	case layout.KindDevice:
@@ -55,7 +58,7 @@ func (k *kernel) applyRoute(c layout.Change) error {
 	r := &netlink.Route{
 		Dst:      ipNet(c.Route.Dst),
 		Protocol: protocol,
-		Priority: layout.Metric,
+		Priority: int(c.Route.Metric),
 		MTU:      c.Route.MTU,
 		Table:    unix.RT_TABLE_MAIN,
 	}
@@ -74,7 +77,7 @@ func (k *kernel) applyRoute(c layout.Change) error {
 	}
 	// Whatever it looks like: destination, metric and protocol make it ours.
 	return unlessGone(k.handle.RouteDel(&netlink.Route{
-		Dst: r.Dst, Protocol: protocol, Priority: layout.Metric, Table: unix.RT_TABLE_MAIN,
+		Dst: r.Dst, Protocol: protocol, Priority: r.Priority, Table: unix.RT_TABLE_MAIN,
 		Type: unix.RTN_UNSPEC, Scope: unix.RT_SCOPE_NOWHERE,
 	}))
 }

@@ -67,6 +67,8 @@ func TestWhatOthersChangeIsPutRightAndCounted(t *testing.T) {
 		name, kind, harm, look, text string
 	}{
 		{"D11 a route is deleted", "route", "ip route del 10.1.2.0/24", "ip route show proto 112", "10.1.2.0/24 via 172.16.1.2"},
+		{"D11 all rules are flushed", "rule", "ip rule flush", "ip rule show", "32766:\tfrom all lookup main"},
+		{"D11 all IPv6 rules are flushed", "rule", "ip -6 rule flush", "ip -6 rule show", "32766:\tfrom all lookup main"},
 		{"D10 a neighbour is deleted", "neighbour", "ip neigh del 10.1.3.0 dev vxlan-onerule", "ip neigh show dev vxlan-onerule", "10.1.3.0 lladdr"},
 		{"a forwarding entry is deleted", "forwarding entry", "bridge fdb del $MAC dev vxlan-onerule dst 172.16.2.1", "bridge fdb show dev vxlan-onerule", "dst 172.16.2.1"},
 		{"D11 an address is deleted", "address", "ip addr del 10.1.1.0/32 dev vxlan-onerule", "ip addr show dev vxlan-onerule", "10.1.1.0/32"},

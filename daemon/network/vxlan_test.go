@@ -21,6 +21,7 @@ func TestPodsAreKeptFromThePortOfVXLAN(t *testing.T) {
 			h.daemon.AwaitHealthy()
 			h.awaitStatus(t)
 			for _, family := range []string{"ip", "ip6"} {
+				h.has(t, "nft list table "+family+" onerule-guard", "chain from-pods {", true)
 				_, got, _ := strings.Cut(h.ns.Run(t, "nft", "list", "table", family, "onerule-guard"), "chain input {")
 				if strings.Contains(got, "udp dport") != (c.want != "") || !strings.Contains(got, c.want) {
 					t.Errorf("%s, behind chain input: %s\nwant %q", family, got, c.want)

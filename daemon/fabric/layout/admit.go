@@ -63,10 +63,11 @@ func (m Members) Ranges() []netip.Prefix {
 // one.
 type claims struct {
 	self    string
+	nodes   int
 	lengths [2][]int // of ranges that occur, of IPv4 and IPv6, ascending
 	all     []claim
-	equal   map[netip.Prefix]int // how many claims are of this range
-	within  map[netip.Prefix]int // and how many of parts of it
+	equal   map[netip.Prefix][]int // numbers of nodes whose claims are of this range
+	within  map[netip.Prefix][]int // and of those whose claims are of parts of it, some of them often
 
 	owners   map[netip.Prefix]string
 	above    map[netip.Prefix]string // ranges around those that are owned, with who was first
@@ -82,25 +83,26 @@ type claimant struct {
 
 type claim struct {
 	claimant
-	conflicts int
+	number    int // of the node
+	conflicts int // with how many other nodes
 }
 
 // newClaims collects what nodes claim that could be theirs. The first node is this one.
 func newClaims(nodes []Node) *claims {
 	c := &claims{
-		self:  nodes[0].Name,
-		equal: map[netip.Prefix]int{}, within: map[netip.Prefix]int{},
+		self: nodes[0].Name, nodes: len(nodes),
+		equal: map[netip.Prefix][]int{}, within: map[netip.Prefix][]int{},
 		owners: map[netip.Prefix]string{}, above: map[netip.Prefix]string{}, refused: map[claimant]string{},
 	}
-	for _, n := range nodes {
+	for i, n := range nodes {
 		for _, a := range n.Addrs {
 			if a = a.Unmap(); usable(a) {
-				c.add(claimant{n.Name, netip.PrefixFrom(a, a.BitLen()), false})
+				c.add(i, claimant{n.Name, netip.PrefixFrom(a, a.BitLen()), false})
 			}
 		}
 		for _, p := range n.PodCIDRs {
 			if plausible(p) {
-				c.add(claimant{n.Name, p.Masked(), true})
+				c.add(i, claimant{n.Name, p.Masked(), true})
 			}
 		}
 	}
@@ -111,16 +113,17 @@ func newClaims(nodes []Node) *claims {
 	return c
 }
 
-func (c *claims) add(cl claimant) {
-	c.all = append(c.all, claim{claimant: cl})
+func (c *claims) add(number int, cl claimant) {
+	c.all = append(c.all, claim{claimant: cl, number: number})
 	i := familyIndex(cl.which.Addr())
 	c.lengths[i] = append(c.lengths[i], cl.which.Bits())
 }
 
 // decide gives each claim to who makes it, or not. This node's come first: its pods use
-// them. Then those come that are in conflict with the fewest others: a range that is too
-// wide must not take those of all nodes, however old the node is that has it. Among equals
-// the older node is first.
+// them. Then those come that are in conflict with the fewest other nodes: a range that is
+// too wide must not take those of all nodes, however old the node is that has it. Nodes
+// count, not their claims, or one with many addresses would take the range around them.
+// Among equals the older node is first.
 func (c *claims) decide() {
 	seen := map[claimant]bool{}
 	c.all = slices.DeleteFunc(c.all, func(cl claim) bool {
@@ -129,18 +132,15 @@ func (c *claims) decide() {
 		return twice
 	})
 	for _, cl := range c.all {
-		c.equal[cl.which]++
+		c.equal[cl.which] = append(c.equal[cl.which], cl.number)
 		for _, w := range c.wider(cl.which) {
-			c.within[w]++
+			c.within[w] = append(c.within[w], cl.number)
 		}
 	}
+	count := c.counter()
 	for i, cl := range c.all {
-		if cl.node == c.self {
-			continue // none counts
-		}
-		c.all[i].conflicts = c.equal[cl.which] - 1 + c.within[cl.which]
-		for _, w := range c.wider(cl.which) {
-			c.all[i].conflicts += c.equal[w]
+		if cl.node != c.self { // of whose claims none counts
+			c.all[i].conflicts = count(cl.which)
 		}
 	}
 	slices.SortStableFunc(c.all, func(a, b claim) int { return cmp.Compare(a.conflicts, b.conflicts) })
@@ -149,6 +149,41 @@ func (c *claims) decide() {
 			c.refused[cl.claimant] = holder
 		}
 	}
+}
+
+// counter gives what counts the nodes whose claims overlap with a range of one of them,
+// without that one. It counts once for each range, and asks no map for each node: a bad
+// configuration can have all nodes claim one range.
+func (c *claims) counter() func(netip.Prefix) int {
+	known := map[netip.Prefix]int{}
+	seen := make([]int, c.nodes) // the number of the count that a node was seen by
+	return func(p netip.Prefix) int {
+		n, counted := known[p]
+		if counted {
+			return n
+		}
+		n = -1
+		count := len(known) + 1
+		for _, list := range c.overlapping(p) {
+			for _, node := range list {
+				if seen[node] != count {
+					seen[node] = count
+					n++
+				}
+			}
+		}
+		known[p] = n
+		return n
+	}
+}
+
+// overlapping gives the nodes whose claims overlap with a range, some of them often.
+func (c *claims) overlapping(p netip.Prefix) [][]int {
+	lists := [][]int{c.equal[p], c.within[p]}
+	for _, w := range c.wider(p) {
+		lists = append(lists, c.equal[w])
+	}
+	return lists
 }
 
 // wider gives the ranges around one, of the lengths that occur, the widest first.

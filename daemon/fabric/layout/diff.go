@@ -14,7 +14,8 @@ type Kind uint8
 
 // The kinds, in the order in which they are set: each needs those before it.
 const (
-	KindSetting Kind = iota
+	KindRule Kind = iota
+	KindSetting
 	KindDevice
 	KindDeviceSetting
 	KindAddress
@@ -28,6 +29,7 @@ type Change struct {
 	Kind   Kind
 	Delete bool
 
+	IPv6    bool // the rule
 	Device  Device
 	Address netip.Addr
 	MAC     MAC
@@ -40,7 +42,7 @@ type Change struct {
 // OnDevice says whether a change needs the VXLAN device.
 func (c Change) OnDevice() bool {
 	switch c.Kind {
-	case KindSetting, KindDevice:
+	case KindRule, KindSetting, KindDevice:
 		return false
 	case KindRoute:
 		return c.Route.Link == 0 && !c.Route.Refuses()
@@ -50,12 +52,14 @@ func (c Change) OnDevice() bool {
 
 // Words gives the words for kinds of changes by others, for counters.
 func Words() []string {
-	return []string{"route", "neighbour", "forwarding entry", "address", "link", "forwarding", "rp_filter", "accept_ra", "sysctl"}
+	return []string{"rule", "route", "neighbour", "forwarding entry", "address", "link", "forwarding", "rp_filter", "accept_ra", "sysctl"}
 }
 
 // Word gives what a change is of, as Words has it.
 func (c Change) Word() string {
 	switch c.Kind {
+	case KindRule:
+		return "rule"
 	case KindDevice:
 		return "link"
 	case KindAddress:
@@ -83,6 +87,12 @@ func (c Change) String() string {
 	}
 	what := c.Word() + " "
 	switch c.Kind {
+	case KindRule:
+		family := "IPv4"
+		if c.IPv6 {
+			family = "IPv6"
+		}
+		return verb + what + "by which " + family + " asks the main table"
 	case KindDevice:
 		if c.Delete {
 			return verb + what + DeviceName
@@ -191,9 +201,9 @@ func (s State) withoutDevice(want State) State {
 	s = s.Clone()
 	s.Device = nil
 	s.Addresses, s.Entries, s.Neighbours = nil, nil, nil
-	for dst, r := range s.Routes {
-		if _, replaced := want.Routes[dst]; r.Link == 0 && !r.Refuses() && !replaced {
-			delete(s.Routes, dst)
+	for place, r := range s.Routes {
+		if _, replaced := want.Routes[place]; r.Link == 0 && !r.Refuses() && !replaced {
+			delete(s.Routes, place)
 		}
 	}
 	return s
@@ -230,7 +240,7 @@ func neighbours(d *differ) {
 }
 
 func routes(d *differ) {
-	sets, deletes := compare(d.have.Routes, d.want.Routes, comparePrefix)
+	sets, deletes := compare(d.have.Routes, d.want.Routes, comparePlace)
 	for _, p := range sets {
 		d.sets = append(d.sets, Change{Kind: KindRoute, Route: d.want.Routes[p]})
 	}
@@ -265,8 +275,8 @@ func sortedKeys[K comparable, V any](m map[K]V, order func(a, b K) int) []K {
 
 func compareMAC(a, b MAC) int { return slices.Compare(a[:], b[:]) }
 
-func comparePrefix(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+func comparePlace(a, b Place) int {
+	return cmp.Or(a.Dst.Addr().Compare(b.Dst.Addr()), cmp.Compare(a.Dst.Bits(), b.Dst.Bits()), cmp.Compare(a.Metric, b.Metric))
 }
 
 // Apply gives what a state is after a change.
@@ -283,7 +293,7 @@ func (s State) Apply(c Change) State {
 	case KindNeighbour:
 		put(s.Neighbours, c.Delete, c.Address, c.MAC)
 	case KindRoute:
-		put(s.Routes, c.Delete, c.Route.Dst, c.Route)
+		put(s.Routes, c.Delete, c.Route.Place, c.Route)
 	}
 	return s
 }

@@ -17,6 +17,10 @@ const (
 	// Metric is that of our routes. It makes them ours alone: a write replaces a route
 	// of the same destination and metric, and others have other metrics.
 	Metric = 112
+	// Weakest is the metric of IPv6 routes that refuse: any route that leads somewhere comes
+	// before it. That of the kernel to what is on a link has 256 (of IPv4: 0), so the pods
+	// of a bridge that is still there would be refused by one of Metric.
+	Weakest = 0x7fffffff
 )
 
 // An Encapsulation says which peers are reached by VXLAN.
@@ -103,6 +107,8 @@ type Facts struct {
 	Advertised []int
 	PodLinks   []string
 	IPv6       bool // the kernel speaks it
+	// Refused are routes to peers that the kernel did not take, with why.
+	Refused map[Route]string
 }
 
 // A MAC is a MAC address.

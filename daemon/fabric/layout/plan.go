@@ -29,7 +29,7 @@ func Plan(m Members, f Facts, c Config) (State, []Problem) {
 		// What pods there are have narrower routes; an address that none has is refused
 		// here, and does not leave by the default route.
 		if cidr.Addr().Is4() || f.IPv6 {
-			p.route(Route{Dst: cidr})
+			p.refuse(cidr)
 		}
 	}
 	for _, n := range m.Peers {
@@ -67,7 +67,23 @@ func (p *planner) problem(n Node, format string, args ...any) {
 	p.problems = append(p.problems, Problem{n.Name, fmt.Sprintf(format, args...)})
 }
 
-func (p *planner) route(r Route) { p.state.Routes[r.Dst] = r }
+func (p *planner) route(r Route) {
+	r = r.placed()
+	p.state.Routes[r.Place] = r
+}
+
+// way routes to a range of a peer. What the kernel has refused is that peer's fault alone.
+func (p *planner) way(n Node, r Route) {
+	why, refused := p.facts.Refused[r.placed()]
+	if !refused {
+		p.route(r)
+		return
+	}
+	p.problem(n, "the kernel refuses the route %s: %s", r, why)
+	p.refuse(r.Dst)
+}
+
+func (p *planner) refuse(dst netip.Prefix) { p.route(Route{Place: Place{Dst: dst}}) }
 
 // peer routes to the pods of another node. A range that can't be reached is refused,
 // unless the network's own routers are to know the way.
@@ -85,7 +101,7 @@ func (p *planner) peer(n Node) {
 		switch {
 		case p.direct(n, cidr) || p.config.Encapsulation == Never:
 		case !p.encapsulate(n, cidr):
-			p.route(Route{Dst: cidr})
+			p.refuse(cidr)
 		}
 	}
 }
@@ -98,7 +114,7 @@ func (p *planner) direct(n Node, cidr netip.Prefix) bool {
 	for _, a := range n.Addrs {
 		way, known := p.facts.Ways[a]
 		if a.Is4() == cidr.Addr().Is4() && known && !way.Gateway && p.facts.Links[way.Link].Resolves {
-			p.route(Route{Dst: cidr, Via: a, Link: way.Link, MTU: way.MTU})
+			p.way(n, Route{Place: Place{Dst: cidr}, Via: a, Link: way.Link, MTU: way.MTU})
 			return true
 		}
 	}
@@ -130,7 +146,7 @@ func (p *planner) encapsulate(n Node, cidr netip.Prefix) bool {
 	via, mac := deviceAddr(cidr), DeviceMAC(n.Name)
 	p.state.Entries[mac] = remote
 	p.state.Neighbours[via] = mac
-	p.route(Route{Dst: cidr, Via: via, MTU: mtu})
+	p.way(n, Route{Place: Place{Dst: cidr}, Via: via, MTU: mtu})
 	p.mtu = max(p.mtu, mtu)
 	return true
 }

@@ -38,7 +38,8 @@ func facts() layout.Facts {
 // routes gives the routes of a plan as text, without that of the node's own ranges.
 func routes(s layout.State) map[string]string {
 	found := map[string]string{}
-	for dst, r := range s.Routes {
+	for place, r := range s.Routes {
+		dst := place.Dst
 		if !dst.Overlaps(self.PodCIDRs[0]) && !dst.Overlaps(self.PodCIDRs[1]) {
 			_, rest, _ := strings.Cut(r.String(), dst.String())
 			found[dst.String()] = strings.TrimSpace(rest)
@@ -112,6 +113,12 @@ func TestWaysToPeers(t *testing.T) {
 		{name: "this node has no address", peer: far,
 			change: func(self, _ *layout.Node, _ *layout.Facts, _ *layout.Config) { self.Addrs = nil },
 			want:   [2]string{"unreachable", "unreachable"}, told: "has no usable address"},
+		{name: "a route that the kernel refuses", peer: near,
+			change: func(_, peer *layout.Node, f *layout.Facts, _ *layout.Config) {
+				refused := layout.Route{Place: at(peer.PodCIDRs[0], 112), Via: peer.Addrs[0], Link: 2}
+				f.Refused = map[layout.Route]string{refused: "invalid argument"}
+			},
+			want: [2]string{"unreachable", direct6}, told: "the kernel refuses the route 10.1.2.0/24 via 10.0.0.2 link 2 mtu 0: invalid argument"},
 		{name: "a kernel without IPv6", peer: far,
 			change: func(_, _ *layout.Node, f *layout.Facts, _ *layout.Config) { f.IPv6 = false },
 			want:   [2]string{vxlan("10.1.3.0", 1450), ""}},
@@ -140,6 +147,10 @@ func TestWaysToPeers(t *testing.T) {
 	}
 }
 
+func at(dst netip.Prefix, metric uint32) layout.Place {
+	return layout.Place{Dst: dst, Metric: metric}
+}
+
 func TestPlanOfANode(t *testing.T) {
 	f := facts()
 	f.PodLinks, f.Advertised = []string{"one1"}, []int{2}
@@ -157,12 +168,12 @@ func TestPlanOfANode(t *testing.T) {
 	want.Neighbours[netip.MustParseAddr("10.1.3.0")] = mac
 	want.Neighbours[netip.MustParseAddr("fd01:3::")] = mac
 	for _, r := range []layout.Route{
-		{Dst: self.PodCIDRs[0]}, {Dst: self.PodCIDRs[1]},
-		{Dst: near.PodCIDRs[0], Via: near.Addrs[0], Link: 2}, {Dst: near.PodCIDRs[1], Via: near.Addrs[1], Link: 2},
-		{Dst: far.PodCIDRs[0], Via: netip.MustParseAddr("10.1.3.0"), MTU: 1450},
-		{Dst: far.PodCIDRs[1], Via: netip.MustParseAddr("fd01:3::"), MTU: 1450},
+		{Place: at(self.PodCIDRs[0], 112)}, {Place: at(self.PodCIDRs[1], 0x7fffffff)},
+		{Place: at(near.PodCIDRs[0], 112), Via: near.Addrs[0], Link: 2}, {Place: at(near.PodCIDRs[1], 112), Via: near.Addrs[1], Link: 2},
+		{Place: at(far.PodCIDRs[0], 112), Via: netip.MustParseAddr("10.1.3.0"), MTU: 1450},
+		{Place: at(far.PodCIDRs[1], 112), Via: netip.MustParseAddr("fd01:3::"), MTU: 1450},
 	} {
-		want.Routes[r.Dst] = r
+		want.Routes[r.Place] = r
 	}
 	want.Settings = map[string]string{
 		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv6/conf/eth0/accept_ra": "2",

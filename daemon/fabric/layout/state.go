@@ -13,7 +13,7 @@ type State struct {
 	Addresses  map[netip.Addr]bool
 	Entries    map[MAC]netip.Addr // forwarding entries: from a device's MAC to its node
 	Neighbours map[netip.Addr]MAC // on the device
-	Routes     map[netip.Prefix]Route
+	Routes     map[Place]Route
 	// Settings are sysctls, by the path below /proc/sys/net.
 	Settings map[string]string
 }
@@ -24,7 +24,7 @@ func NewState() State {
 		Addresses:  map[netip.Addr]bool{},
 		Entries:    map[MAC]netip.Addr{},
 		Neighbours: map[netip.Addr]MAC{},
-		Routes:     map[netip.Prefix]Route{},
+		Routes:     map[Place]Route{},
 		Settings:   map[string]string{},
 	}
 }
@@ -66,9 +66,15 @@ func (d Device) String() string {
 	return fmt.Sprintf("%s vni %d port %d local %s mtu %d mac %s", DeviceName, d.VNI, d.Port, d.Local, d.MTU, d.MAC)
 }
 
+// A Place is where a route stands: a write replaces what is in it.
+type Place struct {
+	Dst    netip.Prefix
+	Metric uint32
+}
+
 // A Route is the way to a range of pods.
 type Route struct {
-	Dst netip.Prefix
+	Place
 	Via netip.Addr // not valid: packets are refused, with an ICMP error
 	// Link is the index of the device; 0: the VXLAN device.
 	Link int
@@ -78,6 +84,15 @@ type Route struct {
 // Refuses says that the range can't be reached. Without such a route, what is sent to
 // it would leave by the default route, masqueraded as if it went out of the cluster.
 func (r Route) Refuses() bool { return !r.Via.IsValid() }
+
+// placed gives a route the place that one of its kind has.
+func (r Route) placed() Route {
+	r.Metric = Metric
+	if r.Refuses() && !r.Dst.Addr().Is4() {
+		r.Metric = Weakest
+	}
+	return r
+}
 
 func (r Route) String() string {
 	switch {
