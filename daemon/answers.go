@@ -30,7 +30,7 @@ func (d *Daemon) Status(ctx context.Context) (inspect.Status, error) {
 	s := inspect.Status{
 		Version: d.cfg.Version, PID: os.Getpid(), Node: d.cfg.Settings.Node, Mode: "nftables", Source: d.origin(),
 		Kernel: d.cfg.Machine.Kernel, Nft: d.cfg.Machine.Nft, Counting: d.tally.mode(),
-		PendingSeconds: d.health.Pending().Seconds(), Degraded: []string{},
+		PendingSeconds: d.health.Pending().Seconds(), Degraded: []string{}, Tables: []inspect.Table{},
 	}
 	d.history.into(&s)
 	d.degraded(&s)

@@ -110,7 +110,7 @@ func podNetwork(s network.Summary) *inspect.PodNetwork {
 		p.Ranges = append(p.Ranges, r.String())
 	}
 	switch {
-	case s.Installs && s.Served:
+	case s.Published:
 		p.List = "published"
 	case s.Installs:
 		p.List = "not published yet"

@@ -40,13 +40,14 @@ type Keeper struct {
 
 	mu     sync.Mutex
 	wanted *List
+	whole  bool          // the list was published
+	fault  error         // of the last pass
 	wake   chan struct{} // holds one
 	once   sync.Once
 
 	// What follows is Run's.
 	placed, published string // what our files were as we left them; empty: not yet
 	told              []string
-	fault             string // what was logged
 }
 
 // Publish says what the list has to hold from now on. Before it is called there is none of
@@ -76,7 +77,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	defer every.Stop()
 	for {
 		k.follow(watcher)
-		k.tell(k.pass(ctx))
+		k.tell(errors.Join(k.pass(ctx), k.unmanaged()))
 		select {
 		case <-ctx.Done():
 			return
@@ -137,15 +138,23 @@ func (k *Keeper) quiet(ctx context.Context) {
 	}
 }
 
-// tell logs what went wrong, once.
+// tell takes in what went wrong, and logs it once.
 func (k *Keeper) tell(err error) {
-	switch {
-	case err == nil:
-		k.fault = ""
-	case err.Error() != k.fault:
-		k.fault = err.Error()
+	k.mu.Lock()
+	before := k.fault
+	k.fault, k.whole = err, k.published != ""
+	k.mu.Unlock()
+	if err != nil && (before == nil || before.Error() != err.Error()) {
 		k.Log.Error(err, "the CNI plugin is not installed as it should be, trying again", "after", lookEvery)
 	}
+}
+
+// State says whether the list was published, and what went wrong when the files were looked
+// at last. It may be called from any goroutine.
+func (k *Keeper) State() (published bool, fault error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.whole, k.fault
 }
 
 // pass makes everything as it should be: the binary before the list that names it, and lists
@@ -160,7 +169,10 @@ func (k *Keeper) pass(ctx context.Context) error {
 	if wanted == nil {
 		return nil
 	}
-	return errors.Join(k.list(*wanted), k.others())
+	if err := k.list(*wanted); err != nil {
+		return err
+	}
+	return k.others()
 }
 
 func (k *Keeper) binary(ctx context.Context) error {
@@ -174,7 +186,15 @@ func (k *Keeper) binary(ctx context.Context) error {
 	}
 	k.changed(changed, KindBinary, path, k.placed != "")
 	k.placed = fingerprint(path)
-	_, err = k.Places.PlaceUnmanaged()
+	return nil
+}
+
+// unmanaged keeps what tells others to leave links of pods alone. Pods can begin without it.
+func (k *Keeper) unmanaged() error {
+	written, err := k.Places.PlaceUnmanaged()
+	for _, path := range written {
+		k.Log.Info("written for who manages the network of the machine", "file", path)
+	}
 	return err
 }
 

@@ -144,6 +144,67 @@ func TestD42AListThatComesLaterIsSetAside(t *testing.T) {
 	}
 }
 
+// Without a list of ours runtimes need those of others.
+func TestD42ListsOfOthersStayWhereOursCanNotBe(t *testing.T) {
+	p := places(t)
+	other := filepath.Join(p.Lists, "20-other.conflist")
+	write(t, other, bridge)
+	if err := os.MkdirAll(filepath.Join(p.List(), "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k := &install.Keeper{Places: p, Exclusive: true}
+	kept(t, k)
+	k.Publish(list())
+	rig.Eventually(t, "it says so", func() error {
+		if published, fault := k.State(); published || fault == nil {
+			return fmt.Errorf("published %t, fault %w", published, fault)
+		}
+		return nil
+	})
+	if got := read(t, other); got != bridge {
+		t.Errorf("the other holds %s", got)
+	}
+	if err := os.RemoveAll(p.List()); err != nil {
+		t.Fatal(err)
+	}
+	rig.Eventually(t, "the other is set aside once ours is there", func() error {
+		if _, err := os.Stat(other); !os.IsNotExist(err) {
+			return errors.New("it is there")
+		}
+		if published, fault := k.State(); !published || fault != nil {
+			return fmt.Errorf("published %t, fault %w", published, fault)
+		}
+		return nil
+	})
+}
+
+// What tells others to leave links of pods alone is kept, too, and is written again where it
+// could not be at first.
+func TestD12WhatOthersAreToldIsKept(t *testing.T) {
+	p := places(t)
+	managed(t, p, "NetworkManager/conf.d")
+	file := filepath.Join(p.Etc, "NetworkManager/conf.d/90-onerule.conf")
+	if err := os.MkdirAll(filepath.Join(file, "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	k := &install.Keeper{Places: p}
+	kept(t, k)
+	k.Publish(list())
+	rig.Eventually(t, "the list is there all the same", func() error { _, err := os.Stat(p.List()); return err })
+	for _, harm := range []string{"at first", "later"} {
+		if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+		k.Publish(list()) // which makes it look
+		rig.Eventually(t, "it is there, "+harm, func() error {
+			if info, err := os.Stat(file); err != nil || info.IsDir() {
+				return fmt.Errorf("not a file: %w", err)
+			}
+			return nil
+		})
+	}
+}
+
 func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Remove(path); err != nil {

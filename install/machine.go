@@ -187,7 +187,7 @@ func (m Machine) others() Check {
 	for _, o := range list {
 		texts = append(texts, o.String())
 	}
-	return warn(name, strings.Join(texts, "; "), "remove them, or set them aside with --cni-exclusive of the daemon or --exclusive of install")
+	return warn(name, strings.Join(texts, "; "), "remove them, or set them aside with --cni-exclusive")
 }
 
 // agents looks for programs that do the same, as far as this process sees others.

@@ -40,6 +40,18 @@ func knownGates() map[string]gate {
 	return known
 }
 
+// GateStages gives the stage of each known gate as Kubernetes' metrics have it: ALPHA, BETA,
+// DEPRECATED, or nothing for one that is generally available.
+func GateStages() map[string]string {
+	stages := map[string]string{}
+	for name, g := range knownGates() {
+		if stages[name] = strings.ToUpper(g.maturity); stages[name] == "GA" {
+			stages[name] = ""
+		}
+	}
+	return stages
+}
+
 // gates gives the value of each known gate, and what is wrong with those that are
 // set.
 func gates(set map[string]bool) (map[string]bool, []error) {

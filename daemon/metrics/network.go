@@ -46,7 +46,7 @@ func newNetworkCollector(read func() Network) *networkCollector {
 		barrier:    describe("onerule_forward_barriers", "1 for a chain of others at the forward hook that drops packets of pods.", "family", "table", "chain"),
 		localnet:   describe("onerule_route_localnet_devices", "Devices on which somebody has set route_localnet."),
 		problems:   describe("onerule_node_problems", "Addresses and ranges of Nodes that are refused, and other things that are wrong with them."),
-		failing:    describe("onerule_pod_network_failing", "1 while not all of the pod network is in the kernel."),
+		failing:    describe("onerule_pod_network_failing", "1 while not all of the pod network is in the kernel, or the plugin is not installed as it should be."),
 		operations: describe("onerule_route_operations_total", "Operations for routes between nodes since the start: set, delete, setting, read, lookup.", "operation"),
 		discards:   describe("onerule_guard_dropped_packets_total", "Packets that the guard has dropped, by reason.", ipFamily, "reason"),
 		swept:      describe("onerule_swept_total", "What was left of pods that are gone and was removed since the start: attachment, address, link, host_port, file.", "kind"),

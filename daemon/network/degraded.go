@@ -15,15 +15,28 @@ type Summary struct {
 	// Served says that all was there for pods once, since when they may begin.
 	Served bool
 	// Installs says that this process keeps the CNI plugin, and publishes its list once pods
-	// are served.
-	Installs bool
+	// are served; Published, that it has.
+	Installs, Published bool
 }
 
 // Summary says what there is now.
 func (n *Network) Summary() Summary {
 	own, _ := n.fabric.Own()
 	reach := n.fabric.Reach()
-	return Summary{Ranges: own, Peers: reach.Peers, Routed: reach.Routed, Tunnelled: reach.Tunnelled, Served: n.served(), Installs: n.keeper != nil}
+	published, _ := n.installed()
+	return Summary{
+		Ranges: own, Peers: reach.Peers, Routed: reach.Routed, Tunnelled: reach.Tunnelled, Served: n.served(),
+		Installs: n.keeper != nil, Published: published,
+	}
+}
+
+// installed says whether the plugin's list was published, and what of its files is not as it
+// should be.
+func (n *Network) installed() (published bool, fault error) {
+	if n.keeper == nil {
+		return false, nil
+	}
+	return n.keeper.State()
 }
 
 func (n *Network) served() bool {
@@ -53,6 +66,9 @@ func (n *Network) Degraded() []string {
 	}
 	if seen.failing != nil {
 		add("tables of the pod network: %v", seen.failing)
+	}
+	if _, err := n.installed(); err != nil {
+		add("the CNI plugin is not installed as it should be: %v", err)
 	}
 	for _, p := range problems {
 		add("something is wrong with node %s: %s", p.Node, p.Detail)

@@ -170,3 +170,28 @@ func TestD8AListStaysWhenTheNodeCanNotServe(t *testing.T) {
 		}
 	})
 }
+
+// Without the plugin no pod can begin, whatever serves them: a node that can't place it says
+// so, and does when it can.
+func TestD6ANodeThatCanNotPlaceThePluginSaysSo(t *testing.T) {
+	p := newPublisher(t)
+	if err := os.MkdirAll(p.at("bin/onerule/in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.daemon.Run()
+	p.daemon.AwaitHealthy()
+	fails := func(want float64, published bool) {
+		t.Helper()
+		rig.Eventually(t, fmt.Sprintf("onerule_pod_network_failing is %v", want), func() error {
+			if got := p.daemon.Metric("onerule_pod_network_failing"); got != want || p.isPublished() != published {
+				return fmt.Errorf("got %v, published %t", got, p.isPublished())
+			}
+			return nil
+		})
+	}
+	fails(1, false)
+	if err := os.RemoveAll(p.at("bin/onerule")); err != nil {
+		t.Fatal(err)
+	}
+	fails(0, true)
+}

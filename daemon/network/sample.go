@@ -14,10 +14,11 @@ func (n *Network) Sample() metrics.Network {
 	seen, problems, guards, removed := n.seen, len(n.problems), n.guards, maps.Clone(n.swept)
 	n.mu.Unlock()
 	c := n.fabric.Counts()
+	_, uninstalled := n.installed()
 	s := metrics.Network{
 		RouteLocalnet: len(seen.localnet),
 		NodeProblems:  problems,
-		Failing:       seen.failing != nil || n.fabric.Err() != nil,
+		Failing:       seen.failing != nil || n.fabric.Err() != nil || uninstalled != nil,
 		Operations:    map[string]int{"set": c.Sets, "delete": c.Deletes, "setting": c.Settings, "read": c.Reads, "lookup": c.Lookups},
 		Dropped:       map[string]map[string]uint64{},
 		Swept:         removed,

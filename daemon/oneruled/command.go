@@ -10,6 +10,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 
 	"onerule/daemon/config"
@@ -78,6 +79,7 @@ file of kube-proxy work as they are.`,
 	})
 	cmd.SetHelpFunc(func(cmd *cobra.Command, _ []string) { help(cmd.OutOrStdout(), cmd, flags) })
 	flags.Register(cmd.Flags())
+	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc) // underscores, as with kube-proxy
 	socketFlag(cmd.PersistentFlags(), &socket)
 	addCommands(cmd, &socket, does.preview, version)
 	cmd.AddCommand(installCommand(), uninstallCommand(&socket), completionCommand())

@@ -65,6 +65,7 @@ func TestWhatIsAskedForIsDone(t *testing.T) {
 		ok             bool
 	}{
 		"serving":              {nil, []string{"--hostname-override=N"}, "started n v9\n", "", true},
+		"an underscore":        {nil, []string{"--hostname_override=n"}, "started n v9\n", "", true},
 		"initializing":         {nil, []string{"--init-only", "--hostname-override=n"}, "initialized n v9\n", "", true},
 		"cleaning":             {nil, []string{"--cleanup", "--init-only", "--hostname-override=n"}, "cleaned n v9\n", "oneruled: --cleanup: a table stays\n", false},
 		"cleaning without":     {[]string{"ONERULED_TEST_CLEAN=none"}, []string{"--cleanup"}, "", "oneruled: --cleanup: it is not built in\n", false},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -60,6 +61,29 @@ func (t *tuning) change(ctx context.Context, wanted config.Conntrack) {
 // apply says whether nothing is left to try again. It logs what it did, and what is not
 // as wanted where that is news.
 func (t *tuning) apply(c config.Conntrack) bool {
+	out := t.set(c)
+	if lacks := lacks(out); lacks != t.said {
+		t.said = lacks
+		if lacks != "" {
+			t.log.Info("connection tracking is not all as wanted, Services are served all the same", "lacks", lacks, "tried again after", t.retry)
+		}
+	}
+	return out.Complete()
+}
+
+// once brings settings in, for a process that ends: what can't be written is an error then.
+func (t *tuning) once(c config.Conntrack) error {
+	out := t.set(c)
+	if err := errors.Join(out.Failures...); err != nil {
+		return fmt.Errorf("set connection tracking: %w", err)
+	}
+	if lacks := lacks(out); lacks != "" {
+		t.log.Info("connection tracking is not all as wanted, Services are served all the same", "lacks", lacks)
+	}
+	return nil
+}
+
+func (t *tuning) set(c config.Conntrack) sysctl.Outcome {
 	out := sysctl.Apply(t.roots, sysctl.Settings{
 		MaxPerCore: c.MaxPerCore, Min: c.Min,
 		TCPEstablished: c.TCPEstablishedTimeout, TCPCloseWait: c.TCPCloseWaitTimeout,
@@ -69,13 +93,7 @@ func (t *tuning) apply(c config.Conntrack) bool {
 	for _, change := range out.Changes {
 		t.log.Info("connection tracking is set", "change", change.String())
 	}
-	if lacks := lacks(out); lacks != t.said {
-		t.said = lacks
-		if lacks != "" {
-			t.log.Info("connection tracking is not all as wanted, Services are served all the same", "lacks", lacks, "tried again after", t.retry)
-		}
-	}
-	return out.Complete()
+	return out
 }
 
 // lacks says in a line what is not as wanted, nothing if all is.

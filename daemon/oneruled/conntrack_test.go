@@ -114,3 +114,18 @@ func TestWhatIsNotAsWantedIsSaidInALine(t *testing.T) {
 		})
 	}
 }
+
+// A process that only does this and ends has no other try.
+func TestA14_12WhatCanNotBeSetIsAnErrorOfWhoSetsItOnce(t *testing.T) {
+	dir, r := t.TempDir(), &record{}
+	if err := os.MkdirAll(filepath.Join(dir, udpTimeout), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	err := r.tuning(dir).once(config.Conntrack{UDPTimeout: time.Minute})
+	if err == nil || !strings.Contains(err.Error(), "nf_conntrack_udp_timeout") {
+		t.Errorf("got %v", err)
+	}
+	if n := r.of("tried again"); n != 0 {
+		t.Errorf("it promises to try again %d times", n)
+	}
+}

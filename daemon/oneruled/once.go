@@ -25,7 +25,9 @@ func initialize(ctx context.Context, j job) error {
 	if err != nil {
 		return err
 	}
-	newTuning(j.SysctlDir, j.log).apply(j.Conntrack)
+	if err := newTuning(j.SysctlDir, j.log).once(j.Conntrack); err != nil {
+		return err
+	}
 	if !found.Fib {
 		j.log.Info(withoutFib)
 	}

@@ -12,6 +12,9 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
+	"github.com/google/go-cmp/cmp"
+
+	"onerule/daemon/metrics"
 )
 
 // patience is how long a test waits for what is to happen.
@@ -170,5 +173,15 @@ func TestServerThatMustHaveItsAddressEnds(t *testing.T) {
 	err := s.follow(t.Context(), endpoint{address: taken.Addr().String(), hardFail: true}, nil)
 	if err == nil || !strings.HasPrefix(err.Error(), "metrics server: listen tcp ") || !told {
 		t.Errorf("got %v, told %t, want an error that is told", err, told)
+	}
+}
+
+func TestFeaturesHaveTheStagesOfKubernetes(t *testing.T) {
+	want := []metrics.Feature{
+		{Name: "AllAlpha", Stage: "ALPHA"}, {Name: "AllBeta", Stage: "BETA"}, {Name: "NFTablesProxyMode", Stage: "", Enabled: true},
+	}
+	got := features(map[string]bool{"AllBeta": false, "NFTablesProxyMode": true, "AllAlpha": false})
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

@@ -74,12 +74,11 @@ func diffCommand(o cli.Options, preview func(context.Context, job) (inspect.Diff
 		if cmd.Flags().Lookup(f.Name) != nil {
 			return
 		}
-		shown := *f // the help of the daemon has the others
-		shown.Hidden = f.Name != "manifests"
-		if !shown.Hidden {
-			shown.Usage = "`directory` of YAML and JSON files that the daemon would read: it need not run, and its flags can be given, too"
+		f.Hidden = f.Name != "manifests" // the help of the daemon has the others
+		if !f.Hidden {
+			f.Usage = "`directory` of YAML and JSON files that the daemon would read: it need not run, and its flags can be given, too"
 		}
-		cmd.Flags().AddFlag(&shown)
+		cmd.Flags().AddFlag(f)
 	})
 	return cmd
 }

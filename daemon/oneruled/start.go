@@ -203,8 +203,9 @@ func (j job) flagz() func() map[string]string {
 // features gives the feature gates for metrics.
 func features(gates map[string]bool) []metrics.Feature {
 	var list []metrics.Feature
+	stages := config.GateStages()
 	for name, on := range gates {
-		list = append(list, metrics.Feature{Name: name, Enabled: on})
+		list = append(list, metrics.Feature{Name: name, Stage: stages[name], Enabled: on})
 	}
 	slices.SortFunc(list, func(a, b metrics.Feature) int { return cmp.Compare(a.Name, b.Name) })
 	return list

@@ -127,7 +127,7 @@ func (a API) listWatch(r resource) *cache.ListWatch {
 			a.Contact.asks(r.name)
 			list := r.list()
 			err := request(&options).Do(ctx).Into(list)
-			if err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			if err == nil || r.optional && (apierrors.IsNotFound(err) || apierrors.IsForbidden(err)) {
 				a.Contact.hears(r.name)
 			}
 			return list, err

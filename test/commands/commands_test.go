@@ -172,6 +172,9 @@ func (w *world) diff(t *testing.T) {
 	if r := w.run(t, append(dry, "--masquerade-all")...); r.code != 2 || !strings.Contains(r.out, "! all rules, in one transaction: the rules are of another version, or of other settings") {
 		t.Errorf("with another setting: exit code %d\n%s%s", r.code, r.out, r.errs)
 	}
+	if r := w.run(t, append(dry, "--masquerade-bit=15")...); r.code != 2 || !strings.Contains(r.out, "! all rules, in one transaction") {
+		t.Errorf("with another bit: exit code %d\n%s%s", r.code, r.out, r.errs)
+	}
 	var d inspect.Diff
 	if r := w.run(t, append(dry, "-o", "json")...); json.Unmarshal([]byte(r.out), &d) != nil || d.Empty() || len(d.Tables) != 2 {
 		t.Errorf("as JSON: got %s%s", r.out, r.errs)
@@ -305,8 +308,12 @@ func TestASocketThatCanNotBeHadStopsNothing(t *testing.T) {
 		second.Run()
 		const waits = "another oneruled writes the tables of this network"
 		rig.Eventually(t, "it answers", func() error {
-			if s, err := (inspect.Client{Socket: at}).Status(t.Context()); err != nil || len(s.Degraded) == 0 || !strings.Contains(s.Degraded[0], waits) {
+			s, err := (inspect.Client{Socket: at}).Status(t.Context())
+			if err != nil || len(s.Degraded) == 0 || !strings.Contains(s.Degraded[0], waits) {
 				return fmt.Errorf("got %+v, %w, want that it waits", s, err)
+			}
+			if s.Tables == nil {
+				t.Error("as JSON its tables are null, want an empty list")
 			}
 			return nil
 		})

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"onerule/daemon/inspect"
 )
 
@@ -154,5 +156,26 @@ func TestPagesAreWrittenInOneStep(t *testing.T) {
 	})
 	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+// With a policy Local of who asks inside, endpoints elsewhere get nothing from this node.
+func TestEndpointsThatGetNoConnectionsAreNotUsed(t *testing.T) {
+	frontend := func(kind, policy string) inspect.Frontend {
+		return inspect.Frontend{Kind: kind, Policy: policy, PortName: "http", Protocol: "TCP", Endpoints: []string{"here", "there"}, LocalEndpoints: []string{"here"}}
+	}
+	for name, c := range map[string]struct {
+		frontends []inspect.Frontend
+		want      map[string]bool
+	}{
+		"inside, Cluster":         {[]inspect.Frontend{frontend("ClusterIP", "Cluster")}, map[string]bool{"here": true, "there": true}},
+		"inside, Local":           {[]inspect.Frontend{frontend("ClusterIP", "Local")}, map[string]bool{"here": true}},
+		"from outside, Local":     {[]inspect.Frontend{frontend("NodePort", "Local")}, map[string]bool{"here": true, "there": true}},
+		"inside Local and others": {[]inspect.Frontend{frontend("ClusterIP", "Local"), frontend("NodePort", "Cluster")}, map[string]bool{"here": true, "there": true}},
+	} {
+		got := used(inspect.Service{Frontends: c.frontends}, inspect.Port{Name: "http", Protocol: "TCP"})
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
 	}
 }

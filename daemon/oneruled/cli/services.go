@@ -199,7 +199,11 @@ func used(service inspect.Service, port inspect.Port) map[string]bool {
 		if f.PortName != port.Name || f.Protocol != port.Protocol {
 			continue
 		}
-		for _, address := range slices.Concat(f.Endpoints, f.LocalEndpoints) {
+		list := slices.Concat(f.Endpoints, f.LocalEndpoints)
+		if f.Kind == "ClusterIP" && f.Policy == "Local" { // of others, who asks from this node gets all
+			list = f.LocalEndpoints
+		}
+		for _, address := range list {
 			all[address] = true
 		}
 	}
