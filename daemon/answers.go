@@ -105,6 +105,9 @@ func (d *Daemon) owned(s *inspect.Status) {
 			}
 		}
 		s.Tables = append(s.Tables, t)
+		if err := p.Unfinished(); err != nil {
+			s.Degraded = append(s.Degraded, fmt.Sprintf("table %s has more than it should: %v", tableName(family), err))
+		}
 	}
 	if d.awaitsPodCIDRs() {
 		s.Degraded = append(s.Degraded, fmt.Sprintf("node %s has no spec.podCIDRs yet: pods are told by them", s.Node))

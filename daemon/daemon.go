@@ -67,19 +67,22 @@ type Daemon struct {
 	hadNode       bool                        // the Node object was seen
 	ledger        *plan.Ledger
 	owed          *owed // what is not written yet
-	programs      map[nft.Family]*nft.Program
-	monitor       *nft.Monitor
-	cleaners      map[nft.Family]cleaners
-	full          *fullPins
-	tally         *tally
-	network       *network.Network // nil: pods are connected by others
-	loopback      *loopbackPorts
-	rejects       map[bpf.Reject]bool // NodePorts that are refused on loopback addresses
-	localhost     atomic.Bool         // whether there are metrics of them
-	metrics       *metrics.Metrics
-	health        *health.Proxy
-	checks        *health.Services
-	notes         map[string][]model.Note
+	// What loads left undone: see finish. When it is tried again, and what was logged.
+	finishAt   map[nft.Family]time.Time
+	unfinished map[nft.Family]string
+	programs   map[nft.Family]*nft.Program
+	monitor    *nft.Monitor
+	cleaners   map[nft.Family]cleaners
+	full       *fullPins
+	tally      *tally
+	network    *network.Network // nil: pods are connected by others
+	loopback   *loopbackPorts
+	rejects    map[bpf.Reject]bool // NodePorts that are refused on loopback addresses
+	localhost  atomic.Bool         // whether there are metrics of them
+	metrics    *metrics.Metrics
+	health     *health.Proxy
+	checks     *health.Services
+	notes      map[string][]model.Note
 	// listening is where healthCheckNodePorts are.
 	listening []netip.Addr
 	warned    map[string]bool
@@ -103,6 +106,8 @@ func New(cfg Config) (*Daemon, error) {
 		programs:      map[nft.Family]*nft.Program{},
 		cleaners:      map[nft.Family]cleaners{},
 		nodePortAddrs: map[nft.Family][]netip.Addr{},
+		finishAt:      map[nft.Family]time.Time{},
+		unfinished:    map[nft.Family]string{},
 		notes:         map[string][]model.Note{},
 		full:          newFullPins(),
 		warned:        map[string]bool{},

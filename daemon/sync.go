@@ -117,6 +117,7 @@ func (d *Daemon) writeFamily(ctx context.Context, family nft.Family, touched pla
 	p := d.programs[family]
 	now := d.wanted[family]
 	moved := d.held[family].changed(now)
+	d.finish(ctx, family, time.Now())
 	if p.Known() && touched.Empty() && len(moved) == 0 {
 		return nil
 	}
@@ -181,6 +182,7 @@ func (d *Daemon) load(ctx context.Context, family nft.Family, p *nft.Program, h 
 	d.history.loaded(family, time.Since(start))
 	d.tally.load(plan.Family(family), d.countedOf(plan.Family(family), all, out))
 	d.loadLoopback(family, all, out)
+	d.tellUnfinished(family, time.Now())
 	go giveBack() // ends by itself, after a collection
 	elements, rules := p.Sizes()
 	total := 0

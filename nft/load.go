@@ -13,9 +13,9 @@ import (
 // kernel, and writes what differs. The maps of want are the program's from then on. A
 // table that is not there, or not hooked in, is hooked in as soon as the elements that
 // first names are in it; traffic to what comes after passes as before until its own
-// elements are in.
+// elements are in. What is not needed goes last: see Unfinished.
 func (p *Program) Load(ctx context.Context, want State, first Keys) error {
-	p.known = false
+	p.known, p.unfinished = false, nil
 	k, err := readTable(p.rules.skeleton.Family)
 	if err != nil {
 		return err
@@ -33,16 +33,34 @@ func (p *Program) Load(ctx context.Context, want State, first Keys) error {
 	if err := p.fill(ctx, cold, have, want, first); err != nil {
 		return err
 	}
-	p.have = want
+	p.have, p.known = want, true
 	p.stale.all(want.Affinities)
-	if err := p.tidy(ctx, k); err != nil {
-		return err
-	}
-	if err := p.seal(); err != nil {
-		return err
-	}
-	p.known = true
+	p.finish(ctx, k)
 	return nil
+}
+
+// finish does what a load is whole without: what others left in the table harms nobody, and
+// without the seal the next program writes the rules anew.
+func (p *Program) finish(ctx context.Context, k inKernel) {
+	if p.unfinished = p.tidy(ctx, k); p.unfinished == nil {
+		p.unfinished = p.seal()
+	}
+}
+
+// Unfinished says what is left to do by Finish, nil if nothing is.
+func (p *Program) Unfinished() error { return p.unfinished }
+
+// Finish tries again what the last load could not do when all was in.
+func (p *Program) Finish(ctx context.Context) error {
+	if p.unfinished == nil {
+		return nil
+	}
+	k, err := readTable(p.rules.skeleton.Family)
+	if err != nil {
+		return err
+	}
+	p.finish(ctx, k)
+	return p.unfinished
 }
 
 // fill writes elements, and hooks the base chains of a cold table in.

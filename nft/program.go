@@ -41,8 +41,10 @@ type Program struct {
 	// written since.
 	sealed   string
 	unsealed bool
-	total    Operations
-	gone     []Frontend
+	// unfinished says what the last load could not do when all was in.
+	unfinished error
+	total      Operations
+	gone       []Frontend
 }
 
 // Open prepares to write a table. It writes nothing.

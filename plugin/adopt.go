@@ -81,28 +81,89 @@ func (s *store) adoptSince(last time.Time) error {
 		err = s.tendBridges()
 	}
 	if err != nil {
-		return failure(types.ErrIOFailure, err, "adopt reservations of %s", s.base.adopt)
+		return adopting(err, s.base.adopt)
 	}
 	return nil
 }
 
-func (s *store) adoptUnderTheirLock(last time.Time) error {
-	if statError(s.base.adopt) == nil {
-		theirs, err := lockHostLocal(s.base.adopt)
-		if err != nil {
-			return err
-		}
-		defer theirs.Close()
+func adopting(err error, from string) error {
+	if errors.Is(err, errStillHeld) {
+		return failure(types.ErrTryAgainLater, err, "adopt reservations of %s", from)
 	}
+	return failure(types.ErrIOFailure, err, "adopt reservations of %s", from)
+}
+
+func (s *store) adoptUnderTheirLock(last time.Time) error {
+	unlock, err := s.lockTheirs()
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	if err := s.adoptAll(last); err != nil {
 		return err
 	}
 	return writeWhole(s.adoptedPath(), []byte(s.base.adopt+"\n"))
 }
 
+// lockTheirs keeps host-local from giving addresses, if it ever did, and if it is not kept
+// from it already.
+func (s *store) lockTheirs() (unlock func(), err error) {
+	if s.theirs || statError(s.base.adopt) != nil {
+		return func() {}, nil
+	}
+	lock, err := lockHostLocal(s.base.adopt, s.base.lockTimeout)
+	if err != nil {
+		return nil, err
+	}
+	s.theirs = true
+	return func() { s.theirs = false; _ = lock.Close() }, nil
+}
+
+// besideTheirs is for how long after a look at host-local's reservations an ADD that began
+// before may still ask it for an address: runtimes give up earlier.
+const besideTheirs = 10 * time.Minute
+
+// beside keeps host-local out while an address is chosen, as long as one of its ADDs may be at
+// work, and says when the last look was.
+func (s *store) beside(now time.Time) (last time.Time, unlock func(), err error) {
+	if s.base.adopt == "" {
+		return last, func() {}, nil
+	}
+	info, err := os.Lstat(s.adoptedPath())
+	if err != nil {
+		return last, nil, failure(types.ErrIOFailure, err, "address store")
+	}
+	if now.Sub(info.ModTime()).Abs() > besideTheirs {
+		return last, func() {}, nil
+	}
+	if unlock, err = s.lockTheirs(); err != nil {
+		return last, nil, adopting(err, s.base.adopt)
+	}
+	return info.ModTime(), unlock, nil
+}
+
+// claimTheirs has host-local pass over addresses that are given here. Its files are older than
+// the last look, so that they are never taken for pods of its own.
+func (s *store) claimTheirs(rec *record, last time.Time) error {
+	if !s.theirs {
+		return nil
+	}
+	for _, a := range rec.Addresses {
+		path := filepath.Join(s.base.adopt, a.String())
+		err := writeWhole(path, hostLocalFormat(rec.reservation()))
+		if err == nil {
+			err = os.Chtimes(path, last.Add(-time.Second), last.Add(-time.Second))
+		}
+		if err != nil {
+			return fmt.Errorf("keep %s from host-local: %w", a, err)
+		}
+	}
+	return nil
+}
+
 // adoptAll leaves out what is older than the last look, or of an earlier boot.
 func (s *store) adoptAll(last time.Time) error {
-	names, err := fileNames(s.base.adopt)
+	addrs, err := addressFiles(s.base.adopt)
 	if err != nil {
 		return err
 	}
@@ -114,12 +175,8 @@ func (s *store) adoptAll(last time.Time) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
-		a, err := netip.ParseAddr(name)
-		if err != nil {
-			continue // its lock, and where its round robin stands
-		}
-		if err := s.adoptOne(a, filepath.Join(s.base.adopt, name), last, began, boot); err != nil {
+	for _, a := range addrs {
+		if err := s.adoptOne(a, filepath.Join(s.base.adopt, a.String()), last, began, boot); err != nil {
 			return err
 		}
 	}
@@ -156,16 +213,23 @@ func (s *store) adoptOne(a netip.Addr, path string, last, began time.Time, boot 
 	return nil
 }
 
-// dropTheirs removes what host-local has of a pod that ends before it could be adopted: it
-// would be adopted later, and nobody would release it.
-func (s *store) dropTheirs(k key) error {
-	names, err := fileNames(s.base.adopt)
+// dropTheirs removes what host-local has of a pod that ends: of one that it wired, or to which
+// we gave an address while it still worked. Otherwise it would be adopted later, when nobody
+// releases it. Of a pod that nothing is known of, all is looked at.
+func (s *store) dropTheirs(k key, rec *record, released []netip.Addr) error {
+	if s.base.adopt == "" {
+		return nil
+	}
+	var err error
+	switch {
+	case rec != nil:
+		released = append(released, rec.Addresses...)
+	case len(released) == 0:
+		released, err = addressFiles(s.base.adopt)
+	}
 	errs := []error{err}
-	for _, name := range names {
-		if _, err := netip.ParseAddr(name); err != nil {
-			continue
-		}
-		path := filepath.Join(s.base.adopt, name)
+	for _, a := range released {
+		path := filepath.Join(s.base.adopt, a.String())
 		content, err := os.ReadFile(path)
 		if err == nil {
 			r, bad := parseReservation(withInterface(content))
@@ -178,6 +242,18 @@ func (s *store) dropTheirs(k key) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// addressFiles gives the addresses that files of a directory are named after. Others are
+// host-local's lock, and where its round robin stands.
+func addressFiles(dir string) (list []netip.Addr, err error) {
+	names, err := fileNames(dir)
+	for _, name := range names {
+		if a, err := netip.ParseAddr(name); err == nil {
+			list = append(list, a)
+		}
+	}
+	return list, err
 }
 
 // withInterface completes what old versions of host-local wrote: the container only.

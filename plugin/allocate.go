@@ -36,6 +36,11 @@ func (s *store) reserve(c *config, rec *record, now time.Time) error {
 		return err
 	}
 	defer unlock()
+	last, release, err := s.beside(now)
+	if err != nil {
+		return err
+	}
+	defer release()
 	p, err := s.readPool()
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "address store")
@@ -50,7 +55,11 @@ func (s *store) reserve(c *config, rec *record, now time.Time) error {
 	if err != nil {
 		return failure(types.ErrIOFailure, err, "state store")
 	}
-	if err := s.writeReservations(rec.Addresses, content); err != nil {
+	err = s.writeReservations(rec.Addresses, content)
+	if err == nil {
+		err = s.claimTheirs(rec, last)
+	}
+	if err != nil {
 		return failure(types.ErrIOFailure, errors.Join(err, s.takeBack(rec.Addresses)), "address store")
 	}
 	return nil

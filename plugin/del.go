@@ -1,8 +1,6 @@
 package plugin
 
 import (
-	"errors"
-
 	"github.com/containernetworking/cni/pkg/types"
 )
 
@@ -30,7 +28,7 @@ func (p Process) del(r request) error {
 	}
 	defer s.close()
 	if err := s.adopt(); err != nil {
-		s.note("%v", errors.Join(err, s.dropTheirs(k))) // a full disk
+		s.note("%v", err) // a full disk
 	}
 	unlock, err := s.lockAttachment(k)
 	if err != nil {

@@ -77,7 +77,7 @@ func (s *store) handBack(dir, boot string, now time.Time) (done HandedBack, err 
 		return done, err
 	}
 	defer unlock()
-	theirs, err := lockHostLocal(dir)
+	theirs, err := lockHostLocal(dir, s.base.lockTimeout)
 	if err != nil {
 		return done, err
 	}
@@ -114,8 +114,9 @@ func (s *store) handBack(dir, boot string, now time.Time) (done HandedBack, err 
 }
 
 // lockHostLocal takes the lock under which host-local works, and makes the directory if it
-// never did. The lock goes with the file.
-func lockHostLocal(dir string) (*os.File, error) {
+// never did. It waits no longer than that: a host-local that hangs must not stop all pods. The
+// lock goes with the file.
+func lockHostLocal(dir string, within time.Duration) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of host-local: %w", err)
 	}
@@ -123,16 +124,30 @@ func lockHostLocal(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock of host-local: %w", err)
 	}
+	late := time.After(within)
+	again := time.NewTicker(lockAgain)
+	defer again.Stop()
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return f, nil
 		}
-		if !errors.Is(err, unix.EINTR) {
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+		}
+		select {
+		case <-again.C:
+		case <-late:
+			return nil, errors.Join(fmt.Errorf("lock %s: %w after %s", f.Name(), errStillHeld, within), f.Close())
 		}
 	}
 }
+
+// lockAgain is how often host-local's lock is asked for: who waits for one by flock can't
+// give up.
+const lockAgain = 20 * time.Millisecond
+
+var errStillHeld = errors.New("still held by another process")
 
 // reserveAllAtHostLocal writes all reservations, or none where host-local holds one of the
 // addresses for another pod: both would use it.
@@ -151,12 +166,14 @@ func reserveAllAtHostLocal(dir string, reserved map[netip.Addr]*reservation) err
 	}
 	for _, a := range missing {
 		r := reserved[a]
-		if err := writeWhole(filepath.Join(dir, a.String()), []byte(r.Container+"\r\n"+r.Interface)); err != nil {
+		if err := writeWhole(filepath.Join(dir, a.String()), hostLocalFormat(r)); err != nil {
 			return fmt.Errorf("write a reservation of host-local: %w", err)
 		}
 	}
 	return nil
 }
+
+func hostLocalFormat(r *reservation) []byte { return []byte(r.Container + "\r\n" + r.Interface) }
 
 // heldByHostLocal says whether host-local has a reservation for the same pod. One for
 // another pod is an error.

@@ -73,8 +73,9 @@ func TestTheNextADDLeavesWhatAKilledOneReserved(t *testing.T) {
 	}
 	n := newNode(t)
 	killed := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))
-	// The first rename is of the record, the second of the reservation that was linked.
-	killed.wrap = []string{strace, "-f", "-qqq", "-o", "/dev/null", "-e", "trace=renameat", "-e", "inject=renameat:signal=SIGKILL:when=2"}
+	// Where the reservation that was linked gets its second name.
+	second := filepath.Join(n.dataDir, "pods/addresses/fd00:1::2")
+	killed.wrap = []string{strace, "-f", "-qqq", "-o", "/dev/null", "-P", second, "-e", "trace=renameat", "-e", "inject=renameat:signal=SIGKILL:when=1"}
 	if a := n.run(t, killed); a.exit != -1 {
 		t.Fatalf("it was not killed: %+v", a)
 	}
@@ -147,6 +148,74 @@ func TestAdoptWhatComesLate(t *testing.T) {
 		wants := n.config("1.1.0", object{"adopt": theirs, "runtimeConfig": object{"ips": []string{"10.1.0.77"}}})
 		n.fail(t, add("wants", "eth0", netns.New(t, "wants"), wants), 101, "10.1.0.77 is taken")
 	})
+}
+
+// The pod of an ADD that came late may end before an ADD of ours meets its address.
+func TestAdoptNothingOfAPodThatHasEnded(t *testing.T) {
+	n := newNode(t)
+	theirs := hostLocal(t, map[string]string{"10.1.0.2": "old"})
+	stdin := n.config("1.1.0", object{"adopt": theirs, "quarantine": "0s"})
+	n.succeed(t, call{verb: "DEL", container: "another", ifName: "eth0", stdin: stdin})
+	reserveThere(t, theirs, "10.1.0.3", "late")
+	n.succeed(t, call{verb: "DEL", container: "late", ifName: "eth0", stdin: stdin})
+	if got := addresses(t, n.added(t, add("new", "eth0", netns.New(t, "new"), stdin))); got[0].String() != "10.1.0.3" {
+		t.Errorf("C37: got %s, want the address that is free again", got[0])
+	}
+	if d := cmp.Diff([]string{"new:eth0.json", "10.1.0.2", "10.1.0.3", "fd00:1::2"}, n.files(t)); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Such an ADD may also ask host-local after one of ours was given an address.
+func TestAdoptWhileTheFormerPluginIsAtWork(t *testing.T) {
+	dir := build(t, mains+"main/ptp", mains+"ipam/host-local")
+	n, networks := newNode(t), t.TempDir()
+	theirs := filepath.Join(networks, "pods")
+	if err := os.MkdirAll(theirs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	reserveThere(t, theirs, "10.1.0.2", "before")
+	if err := os.WriteFile(filepath.Join(theirs, "last_reserved_ip.0"), []byte("10.1.0.2"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := add("new", "eth0", netns.New(t, "new"), n.config("1.1.0", object{"adopt": theirs, "quarantine": "0s"}))
+	ours := addresses(t, n.added(t, c))
+	old := oldPods(t, n, dir, networks, 1)
+	if ours[0] == old[0].addr {
+		t.Errorf("D2: both pods have %s", ours[0])
+	}
+	n.succeed(t, n.checkOf(t, c))
+	n.succeed(t, c.as("DEL"))
+	if d := cmp.Diff(map[string]string{"10.1.0.2": "before", old[0].addr.String(): "old0"}, reserved(t, theirs)); d != "" {
+		t.Errorf("C37: host-local has (-want +got):\n%s", d)
+	}
+	late := addresses(t, n.added(t, c))
+	if late[0] == old[0].addr {
+		t.Errorf("D2: both pods have %s", late[0])
+	}
+}
+
+// A host-local that hangs does not stop pods for longer than the lock's time.
+func TestAdoptDoesNotWaitForEver(t *testing.T) {
+	n := newNode(t)
+	theirs := hostLocal(t, map[string]string{"10.1.0.2": "old", "10.1.0.3": "other"})
+	f, err := os.Create(filepath.Join(theirs, "lock"))
+	if err == nil {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdin := n.config("1.1.0", object{"adopt": theirs, "lockTimeout": "100ms"})
+	n.fail(t, add("new", "eth0", netns.New(t, "new"), stdin), 11, "still held by another process")
+	n.succeed(t, call{verb: "DEL", container: "old", ifName: "eth0", stdin: stdin})
+	if d := cmp.Diff(map[string]string{"10.1.0.3": "other"}, reserved(t, theirs)); d != "" {
+		t.Errorf("C42: host-local has (-want +got):\n%s", d)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	n.added(t, add("new", "eth0", netns.New(t, "new"), stdin))
 }
 
 // Two verbs may both find that nothing was adopted. The one that gets the lock later adopts

@@ -205,16 +205,21 @@ func (s *store) release(k key, rec *record, at time.Time) error {
 		return err
 	}
 	defer unlock()
-	if err := s.releaseLocked(k, rec, at); err != nil {
+	released, err := s.releaseLocked(k, rec, at)
+	if err != nil {
 		return fmt.Errorf("release the addresses of %s: %w", k, err)
+	}
+	if err := s.dropTheirs(k, rec, released); err != nil {
+		s.note("host-local keeps addresses of %s: %v", k, err)
 	}
 	return nil
 }
 
-func (s *store) releaseLocked(k key, rec *record, at time.Time) error {
+func (s *store) releaseLocked(k key, rec *record, at time.Time) (released []netip.Addr, err error) {
 	all, bad, err := s.reservations()
 	for a, r := range all {
 		if r.of(k) {
+			released = append(released, a)
 			err = errors.Join(err, s.free(a, at))
 		}
 	}
@@ -223,7 +228,7 @@ func (s *store) releaseLocked(k key, rec *record, at time.Time) error {
 			err = errors.Join(err, s.free(a, at))
 		}
 	}
-	return errors.Join(err, s.removeHalfWritten())
+	return released, errors.Join(err, s.removeHalfWritten())
 }
 
 // removeHalfWritten removes what a killed writer left. Whoever holds the lock knows

@@ -14,6 +14,7 @@ type store struct {
 	dir     string
 	base    base
 	lock    *os.File
+	theirs  bool   // host-local's lock is held
 	sysctls string // below which the node's settings are written; empty: /proc/sys
 	// warn tells people on stderr, note also in the network's journal.
 	warn, note func(format string, args ...any)
