@@ -133,6 +133,7 @@ func (d *Daemon) routed(c *inspect.Case, q inspect.Query) (ok bool, err error) {
 		if p.Iif == "" {
 			p.Iif = interfaceTo(q.From)
 		}
+		p.Returns = p.Iif != "" && p.Iif == interfaceTo(q.To.Addr())
 		return true, nil
 	}
 	if q.In != "" {

@@ -166,14 +166,6 @@ func (c Config) fromNode() string {
 	return "fib saddr type local"
 }
 
-// toOthers matches what does not go to this node.
-func (c Config) toOthers() string {
-	if c.WithoutFib {
-		return fmt.Sprintf("%s daddr != @%s", c.Family, NodeIPs)
-	}
-	return "fib daddr type != local"
-}
-
 func (c Config) toNodePorts() string {
 	if !c.NodePortsEverywhere || c.WithoutFib {
 		return fmt.Sprintf("%s daddr @%s", c.Family, NodePortIPs)

@@ -143,9 +143,9 @@ func TestMonitorTellsWhatOthersDo(t *testing.T) {
 			{"delete the table", "delete table $F onerule", []nft.Foreign{{Kind: nft.TableDeleted, Count: 1}}},
 			{"exchange the table", "delete table $F onerule\nadd table $F onerule", []nft.Foreign{{Kind: nft.TableDeleted, Count: 1}}},
 			{"flush the table", "flush table $F onerule", []nft.Foreign{{Kind: nft.RulesDeleted}}},
-			{"flush a chain", "flush chain $F onerule nat-prerouting", []nft.Foreign{{Kind: nft.RulesDeleted, Count: 1, First: "nat-prerouting"}}},
-			{"delete a chain", "flush chain $F onerule nat-prerouting\ndelete chain $F onerule nat-prerouting", []nft.Foreign{
-				{Kind: nft.ChainsDeleted, Count: 1, First: "nat-prerouting"}, {Kind: nft.RulesDeleted, Count: 1, First: "nat-prerouting"},
+			{"flush a chain", "flush chain $F onerule nat-output", []nft.Foreign{{Kind: nft.RulesDeleted, Count: 1, First: "nat-output"}}},
+			{"delete a chain", "flush chain $F onerule nat-output\ndelete chain $F onerule nat-output", []nft.Foreign{
+				{Kind: nft.ChainsDeleted, Count: 1, First: "nat-output"}, {Kind: nft.RulesDeleted, Count: 1, First: "nat-output"},
 			}},
 			{"add a rule", "insert rule $F onerule services counter", []nft.Foreign{{Kind: nft.RulesAdded, Count: 1, First: "services"}}},
 			{"delete an element", "delete element $F onerule service-ips { $VIP . tcp . 80 }", []nft.Foreign{{Kind: nft.ElementsDeleted, Count: 1, First: "service-ips"}}},

@@ -154,7 +154,7 @@ func NewSkeleton(c Config) Skeleton {
 	}
 	s.Chains = append(s.Chains, owned(c.Family), nodePorts(), localhost(), services(c), pinning(c.Family), masquerading(c))
 	s.Chains = append(s.Chains,
-		base("nat-prerouting", "prerouting", priorityDNAT, "jump services"),
+		base("nat-prerouting", "prerouting", priorityDNAT, c.arrivals()...),
 		base("nat-output", "output", priorityDNAT, "jump services"),
 		base("pin-input", "input", priorityPin, "ct status dnat jump pinning"),
 		base("pin-postrouting", "postrouting", priorityPin, "ct status dnat jump pinning"),
@@ -344,7 +344,9 @@ func services(c Config) Chain {
 		Rules: []string{
 			dispatch(f),
 			fmt.Sprintf("%s daddr @%s goto owned", f, ClusterIPs),
-			fmt.Sprintf("%s daddr @%s %s goto owned", f, ExternalIPs, c.toOthers()),
+			// A commit may have fallen into the first look-up. Other ports are not ours: another
+			// machine may have the address, and be asked for its own.
+			fmt.Sprintf("%s daddr @%s %s", f, ExternalIPs, dispatch(f)),
 			c.toNodePorts() + " jump nodeports",
 			fmt.Sprintf("%s daddr @%s %s drop", f, ServiceCIDRs, counting(DroppedNoService)),
 		},
@@ -353,6 +355,17 @@ func services(c Config) Chain {
 		chain.Rules = append(chain.Rules, fmt.Sprintf("%s daddr %s meta l4proto . th dport vmap @%s", f, loopbackOf(f), LocalhostNodePorts))
 	}
 	return chain
+}
+
+// arrivals are the rules for what comes from pods and other hosts. What nobody serves at an
+// external address, and would go back to where it came from, would go round between the
+// router and this node (cilium#14118).
+func (c Config) arrivals() []string {
+	rules := []string{"jump services"}
+	if !c.WithoutFib {
+		rules = append(rules, fmt.Sprintf("%s daddr @%s fib daddr . iif oif exists goto owned", c.Family, ExternalIPs))
+	}
+	return rules
 }
 
 func loopbackOf(f Family) string {

@@ -154,9 +154,10 @@ func (s State) RefuseOnLoopback(f Frontend) { s.Routes[LocalhostNodePorts][f] = 
 
 func (s State) spread(m SlotMap, f Frontend, endpoints []netip.AddrPort, a Affinity) {
 	s.Counts[m][f] = len(endpoints)
-	if len(endpoints) > 0 {
-		s.Slots[m][f] = endpoints
+	if len(endpoints) == 0 {
+		return // also of who was pinned to one
 	}
+	s.Slots[m][f] = endpoints
 	if a.ID != "" {
 		s.Routes[m.sticky()][f] = stickyChain(m.pinScope(), a.ID)
 	}

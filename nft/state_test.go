@@ -277,3 +277,17 @@ func TestAPartOfAStateIsReadAndWrittenByItsKeys(t *testing.T) {
 		t.Errorf("frontends that are left (-want +got): %s", diff)
 	}
 }
+
+// A client that was pinned to the last endpoint is refused like all others: its pin is
+// deleted a moment later.
+func TestNobodyIsPinnedWhereThereIsNoEndpoint(t *testing.T) {
+	f := nft.Frontend{Addr: vip(nft.IPv4, 0), Protocol: 6, Port: 80}
+	a := nft.Affinity{ID: nft.AffinityID("ns/sticky/TCP"), Protocol: 6, Seconds: 60}
+	for _, endpoints := range [][]netip.AddrPort{nil, {endpoint(nft.IPv4, 1)}} {
+		s := nft.NewState()
+		s.Set(f, nft.Route{Endpoints: endpoints, Affinity: a})
+		if _, pinned := s.Routes[nft.Sticky][f]; pinned != (len(endpoints) > 0) {
+			t.Errorf("with %d endpoints pinned clients are looked for: %t", len(endpoints), pinned)
+		}
+	}
+}

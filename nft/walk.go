@@ -11,6 +11,7 @@ import (
 type Packet struct {
 	Local    bool   // sent by this node
 	Iif      string // the interface that it comes in by; empty if this node sends it
+	Returns  bool   // it would leave by that one, too
 	Src, Dst netip.Addr
 	Protocol uint8
 	Port     uint16
@@ -120,9 +121,6 @@ func (w *way) services() {
 	case w.Addrs[ClusterIPs][dst]:
 		w.ownedBy(ClusterIPs)
 		return
-	case w.Addrs[ExternalIPs][dst] && !w.isOwn(dst):
-		w.ownedBy(ExternalIPs)
-		return
 	}
 	nodePort := p.nodePort()
 	if to, ok := w.Routes[ServiceNodePorts][nodePort]; ok && w.takesNodePorts(dst) {
@@ -139,6 +137,12 @@ func (w *way) services() {
 		w.stage(chain, "refuse", "%s has %s", LocalhostNodePorts, nodePort.text(w.proto()))
 		w.Frontend = nodePort
 		w.end(Refused, RefusedLocalhost)
+		return
+	}
+	if w.Addrs[ExternalIPs][dst] && p.Returns && !w.WithoutFib {
+		w.stage("nat-prerouting", "goto owned", "%s has %s, which is reached by where the packet comes from", ExternalIPs, dst)
+		w.stage("owned", "refuse", "%s has nothing for this port and protocol", ServiceIPs)
+		w.end(Refused, RefusedNoPort)
 		return
 	}
 	if _, ok := w.Routes[ServiceNodePorts][nodePort]; ok {

@@ -21,7 +21,7 @@ import (
 
 // clients are those that a proxy tells apart, and a pod of another node.
 func clients(p addr.Plan) []oracle.Packet {
-	return append(hosts.Clients(p), oracle.Packet{From: oracle.Outside, Src: p.OtherPod(1)})
+	return append(hosts.Clients(p), oracle.Packet{From: oracle.Outside, Iif: "between", Src: p.OtherPod(1)})
 }
 
 // destinations are all frontends of all Services, and what is none.

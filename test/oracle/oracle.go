@@ -52,6 +52,8 @@ type Config struct {
 	RefuseWithoutLocal bool
 	// WithoutExternalIPs leaves spec.externalIPs out (A1.22).
 	WithoutExternalIPs bool
+	// WithoutFib says that the kernel can't be asked where an address is reached.
+	WithoutFib bool
 }
 
 // An Origin is where the sender of a packet is.
@@ -133,17 +135,22 @@ func Judge(c Cluster, cfg Config, pins Pins, p Packet) Outcome {
 	return Outcome{Verdict: Reached, Arrivals: arrivals(candidates, hit, cfg, p)} // A1.1
 }
 
+// returns says whether a packet would leave by where it came in. The node reaches addresses
+// outside by its uplink.
+func (p Packet) returns() bool { return p.From == Outside && (p.Iif == "" || p.Iif == "uplink") }
+
 // unserved says what becomes of a packet that no Service has a port for.
 func unserved(c Cluster, cfg Config, p Packet) Outcome {
 	switch {
 	case c.isClusterIP(p.Dst):
 		// A1.3: a port or protocol that no Service has there. A1.4: nor an echo.
 		return Outcome{Verdict: Refused}
-	case c.isExternal(cfg, p.Dst) && !slices.Contains(cfg.NodeAddrs, p.Dst):
-		// The same; what the node itself has there is its own business.
-		return Outcome{Verdict: Refused}
 	case c.inServiceCIDR(p.Dst):
 		return Outcome{Verdict: Dropped} // A1.5
+	case c.isExternal(cfg, p.Dst) && !slices.Contains(cfg.NodeAddrs, p.Dst) && p.returns() && !cfg.WithoutFib:
+		// It would go back to where it came from. What others ask of the address is the
+		// business of whoever has it.
+		return Outcome{Verdict: Refused}
 	}
 	return Outcome{Verdict: Untouched}
 }

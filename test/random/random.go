@@ -65,11 +65,7 @@ func (g *Generator) plan() addr.Plan { return pick(g, addr.Both()...) }
 func (g *Generator) Pick(list []oracle.Arrival) oracle.Arrival { return pick(g, list...) }
 
 // A Setup is how a node is configured.
-type Setup struct {
-	oracle.Config
-	// WithoutFib takes rules that don't ask the kernel which addresses are its own.
-	WithoutFib bool
-}
+type Setup struct{ oracle.Config }
 
 // Setup draws one. Where every cell must be within reach, pods are told apart by their
 // range in both families, and every kind of frontend is to be had.

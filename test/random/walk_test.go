@@ -3,6 +3,7 @@ package random_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"onerule/nft"
@@ -52,7 +53,8 @@ func (r *round) tell(p oracle.Packet) (nft.Verdict, string) {
 	}
 	table, tr := r.table(p), r.trial(p)
 	way := nft.Walk(table.Config, table.State, pinsFor(table, p.Src), r.config().NodeAddrs, nft.Packet{
-		Local: p.From == oracle.Node, Iif: p.Iif, Src: p.Src, Dst: p.Dst, Protocol: uint8(p.Protocol), Port: p.Port,
+		Local: p.From == oracle.Node, Iif: p.Iif, Returns: p.Iif == "uplink" && !slices.Contains(r.config().NodeAddrs, p.Dst),
+		Src: p.Src, Dst: p.Dst, Protocol: uint8(p.Protocol), Port: p.Port,
 	})
 	got := map[sim.Outcome]bool{}
 	for _, a := range way.Arrivals {

@@ -115,11 +115,25 @@ func testRangesByPort(t *testing.T, w *world) {
 }
 
 // What a Service does not define at its external addresses must not go round between
-// the router and the node.
+// the router and the node. Where another machine has the address, such as a node that is its
+// own load balancer, its other ports are that machine's.
 func testUndefinedExternalPorts(t *testing.T, w *world) {
 	each(t, func(t *testing.T, p addr.Plan) {
 		w.put(t, "web.yaml", outsideService(p, ""), webSlice(p, here(p)))
-		w.refused(t, p, at(p.ExternalIP(0), model.TCP, 81), at(p.BalancerIP(0), model.UDP, 81), at(p.BalancerIP(0), echo(p), 0))
+		outside := hosts.Clients(p)[oracle.Outside]
+		for _, to := range []place{at(p.ExternalIP(0), model.TCP, 81), at(p.BalancerIP(0), model.UDP, 81), at(p.BalancerIP(0), echo(p), 0)} {
+			w.sees(t, outside, to, oracle.Outcome{Verdict: oracle.Refused})
+		}
+		prefix := netip.PrefixFrom(p.BalancerIP(0), p.BalancerIP(0).BitLen()).String()
+		w.h.Outside.Addr(t, "eth0", prefix)
+		w.h.ServeOn(t, w.h.Outside, netip.AddrPortFrom(p.BalancerIP(0), 81))
+		for _, from := range []oracle.Origin{oracle.Pod, oracle.Node} {
+			for _, proto := range []model.Protocol{model.TCP, model.UDP} {
+				w.sees(t, hosts.Clients(p)[from], at(p.BalancerIP(0), proto, 81), oracle.Outcome{Verdict: oracle.Untouched})
+			}
+			w.sees(t, hosts.Clients(p)[from], at(p.BalancerIP(0), model.TCP, 80), reaches(true, here(p)))
+		}
+		w.h.Outside.Run(t, "ip", "addr", "del", prefix, "dev", "eth0")
 	})
 }
 

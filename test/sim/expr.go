@@ -139,6 +139,8 @@ func (w *words) plainField() (field, error) {
 		return field{"ifname", func(w *walk) (value, bool) { return value{name: w.packet.Iif}, true }}, nil
 	case w.take("fib saddr type"):
 		return number("fib_addrtype", func(w *walk) uint32 { return w.addrType(w.packet.Src) }), nil
+	case w.take("fib daddr . iif oif"):
+		return number("fib_oif", func(w *walk) uint32 { return w.returns() }), nil
 	case w.take("fib daddr type"):
 		return number("fib_addrtype", func(w *walk) uint32 { return w.addrType(w.packet.Dst) }), nil
 	case w.take("meta l4proto"):
@@ -196,6 +198,10 @@ func (w *words) literal(kind string) (uint32, error) {
 	case "fib_addrtype":
 		if word == "local" {
 			return typeLocal, nil
+		}
+	case "fib_oif":
+		if word == "exists" {
+			return 1, nil
 		}
 	case "ct_status":
 		if word == "dnat" {

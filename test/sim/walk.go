@@ -192,6 +192,15 @@ func (w *walk) addrType(a netip.Addr) uint32 {
 	return 1
 }
 
+// returns gives 1 if the way to the destination leads by the interface that the packet comes
+// in by. All ways out lead by the one that tests call uplink.
+func (w *walk) returns() uint32 {
+	if w.packet.Iif == "uplink" && w.addrType(w.packet.Dst) != typeLocal {
+		return 1
+	}
+	return 0
+}
+
 // frontend reads one from a key. A NodePort has no address.
 func frontend(key []value, nodePort bool) (nft.Frontend, bool) {
 	if nodePort && len(key) == 2 {
