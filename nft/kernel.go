@@ -21,6 +21,8 @@ type inKernel struct {
 	rules   map[string]int // number of rules by chain
 	// counters are the named ones, with what they have counted: packets.
 	counters map[string]uint64
+	// others are named objects that are no counters: we write none.
+	others []inspect.Object
 	// order is how the rules that find a frontend's number of endpoints try them.
 	order []count
 	// seal is the name of the chain that seals these rules.
@@ -43,7 +45,7 @@ func readTable(family Family) (k inKernel, err error) {
 		return k, err
 	}
 	defer func() { _ = r.Close() }()
-	for _, step := range []func(*inspect.Reader, Family) error{k.readFlags, k.readSets, k.readRules, k.readChains, k.readCounters} {
+	for _, step := range []func(*inspect.Reader, Family) error{k.readFlags, k.readSets, k.readRules, k.readChains, k.readObjects} {
 		if err := step(r, family); err != nil {
 			return k, fmt.Errorf("read table %s %s: %w", family, TableName, err)
 		}
@@ -74,6 +76,9 @@ func (k *inKernel) readSets(r *inspect.Reader, family Family) error {
 	sets, err := r.Sets(family.table())
 	k.sets = map[string]kernelSet{}
 	for _, s := range sets {
+		if s.Flags&unix.NFT_SET_ANONYMOUS != 0 {
+			continue // goes with the rule that it stands in, and by nothing else
+		}
 		k.sets[s.Name] = kernelSet{s.Flags, s.KeySize, s.DataSize, s.DataType == unix.NFT_DATA_VERDICT}
 	}
 	return err
@@ -148,8 +153,16 @@ func (k *inKernel) chainNames(family Family) []string {
 	return slices.AppendSeq(names, maps.Keys(k.rules))
 }
 
-func (k *inKernel) readCounters(r *inspect.Reader, family Family) (err error) {
-	k.counters, err = r.Counters(family.table())
+func (k *inKernel) readObjects(r *inspect.Reader, family Family) error {
+	list, err := r.Objects(family.table())
+	k.counters = map[string]uint64{}
+	for _, o := range list {
+		if o.Type == unix.NFT_OBJECT_COUNTER {
+			k.counters[o.Name] = o.Packets
+			continue
+		}
+		k.others = append(k.others, o)
+	}
 	return err
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"onerule/nft/inspect"
 )
 
@@ -87,10 +89,23 @@ func (p *Program) fill(ctx context.Context, cold bool, have, want State, first K
 	return p.write(last)
 }
 
-// refusals is how often nft may refuse to write the rules over a table that looks as if
-// they fitted, until they go into a new one: the reason may pass, and a new table is a
-// gap.
+// refusals is how many loads in a row may fail to take over a table that looks as if our
+// rules fitted, until they go into a new one: because nft does not write the rules, or the
+// kernel does not let its elements be read or those of others be deleted. The reason may
+// pass, and a new table is a gap. Chains and objects that can't be read are not counted:
+// their listings go over the tables of others, too.
 const refusals = 3
+
+// passes says whether an error is of the machine rather than of the table: another table
+// would meet with it, too. Since it tells nothing of the table it never costs a gap, however
+// often it comes.
+func passes(err error) bool {
+	return slices.ContainsFunc([]error{
+		unix.ENOMEM, unix.ENOBUFS, unix.EMFILE, unix.ENFILE, // nothing left of something
+		unix.EPERM, unix.EACCES, // a capability is gone
+		unix.EINTR, unix.EAGAIN, // others write without an end; the kernel did not answer in time
+	}, func(e error) bool { return errors.Is(err, e) })
+}
 
 // open brings the rules in and reads the elements. A table that our rules do not fit
 // into is begun afresh: nothing is in it then. It is cold if base chains are still to
@@ -98,13 +113,16 @@ const refusals = 3
 func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State, err error) {
 	o := p.rules.all(k.variable())
 	if k.table && k.misfit(o) == "" {
-		cold, err = p.openRules(ctx, *k)
+		var refused bool
+		cold, have, refused, err = p.openThere(ctx, *k, o.sets)
 		if err == nil {
 			p.refused = 0
-			have, err = p.readElements(*k, o.sets)
-			return cold, have, err
+			return cold, have, nil
 		}
-		if p.refused++; p.refused < refusals || ctx.Err() != nil {
+		if refused {
+			p.refused++
+		}
+		if !refused || p.refused < refusals || ctx.Err() != nil {
 			return false, have, err
 		}
 	}
@@ -114,12 +132,23 @@ func (p *Program) open(ctx context.Context, k *inKernel) (cold bool, have State,
 	if err := p.rules.begin(ctx); err != nil {
 		return false, have, err
 	}
+	p.refused = 0 // the new table has refused nothing
 	p.ranRuleset()
 	if k.table {
 		p.total.add(Operations{Afresh: 1})
 	}
 	*k = inKernel{}
 	return true, NewState(), nil
+}
+
+// openThere brings the rules into a table that is there, and reads its elements. refused says
+// whether an error may be of the table.
+func (p *Program) openThere(ctx context.Context, k inKernel, sets []Set) (cold bool, have State, refused bool, err error) {
+	if cold, err = p.openRules(ctx, k); err != nil {
+		return false, have, true, err
+	}
+	have, err = p.readElements(k, sets)
+	return cold, have, !passes(err), err
 }
 
 // openRules replaces the rules of a table that is there, unless they are ours.
@@ -170,14 +199,18 @@ func (p *Program) readElements(k inKernel, sets []Set) (State, error) {
 func (p *Program) tidy(ctx context.Context, k inKernel) error {
 	r := p.rules.leftovers(k)
 	r.chains = slices.DeleteFunc(r.chains, func(name string) bool { return unreferenced(name, k.chains[name]) })
-	if r.empty() {
+	if !r.empty() {
+		if err := p.rules.remove(ctx, k, r); err != nil {
+			return err
+		}
+		p.ranRuleset()
+	}
+	if len(k.others) == 0 {
 		return nil
 	}
-	if err := p.rules.remove(ctx, k, r); err != nil {
-		return err
-	}
-	p.ranRuleset()
-	return nil
+	done, err := p.elements.removeObjects(k.others)
+	p.total.add(done)
+	return err
 }
 
 func (p *Program) ranRuleset() {

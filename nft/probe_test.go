@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"onerule/nft/inspect"
 	"onerule/test/netns"
@@ -48,7 +49,7 @@ func FuzzElements(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 1, 0, 80, 0, 0, 1, 0, 0, 0}, []byte{}, []byte{10, 1, 0, 1, 0, 80, 0, 0}, "")
 	f.Add([]byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 2, 0, 0}, []byte{10, 0, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0, 10, 2, 255, 255}, []byte{}, "")
 	f.Fuzz(func(_ *testing.T, key, keyEnd, value []byte, chain string) {
-		e := inspect.Element{Key: key, KeyEnd: keyEnd, Value: value, Chain: chain}
+		e := inspect.Element{Key: key, KeyEnd: keyEnd, Value: value, Verdict: unix.NFT_GOTO, Chain: chain}
 		s := NewState()
 		for _, set := range []string{"service-ips", "endpoints-tcp", "hairpins", "lb-udp-2", AllowedSources, Endpoints.EmptySet()} {
 			_ = s.take(IPv4, set, e)

@@ -35,7 +35,7 @@ type Program struct {
 	stale      stalePins
 	reading    bool            // pins are being read: see BeginPins
 	pinReader  *inspect.Reader // kept: see closePins
-	// refused counts loads in a row whose rules nft would not write.
+	// refused counts loads in a row that could not take over the table: see refusals.
 	refused int
 	// sealed is the chain that seals the rules, "" for none; unsealed says that they were
 	// written since.

@@ -234,7 +234,7 @@ func (b *batch) send() error {
 		return fmt.Errorf("send a transaction to nftables: %w", err)
 	}
 	if _, err := c.Receive(); err != nil {
-		return fmt.Errorf("commit what nft made apart: %w", err)
+		return fmt.Errorf("commit a transaction to nftables: %w", err)
 	}
 	return nil
 }

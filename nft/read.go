@@ -8,15 +8,10 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"onerule/nft/inspect"
 )
-
-// A stray is an element that somebody else put into a set of ours. Its key is as the
-// kernel gave it.
-type stray struct {
-	set         string
-	key, keyEnd []byte
-}
 
 // read gives what sets and maps of our table hold, and the elements that cannot be
 // ours. Slots that are missing in the middle of a frontend hold the zero value.
@@ -73,13 +68,17 @@ type setReading struct {
 func readOnce(r *inspect.Reader, family Family, set string) (setReading, error) {
 	part := setReading{state: NewState()}
 	err := r.EachElement(family.table(), set, func(e inspect.Element) error {
+		if e.CatchAll { // we never write one
+			part.strays = append(part.strays, stray{set: set, catchAll: true})
+			return nil
+		}
 		if set == string(ServiceCIDRs) || set == string(PodCIDRs) {
 			k := reader{family: family, b: e.Key}
 			part.marks = append(part.marks, mark{k.addr(), e.End})
 			return nil
 		}
 		if !part.state.take(family, set, e) {
-			part.strays = append(part.strays, stray{set, slices.Clone(e.Key), slices.Clone(e.KeyEnd)})
+			part.strays = append(part.strays, stray{set: set, key: slices.Clone(e.Key), keyEnd: slices.Clone(e.KeyEnd)})
 		}
 		return nil
 	})
@@ -140,7 +139,7 @@ func (s State) take(family Family, set string, e inspect.Element) bool {
 	switch {
 	case isRouteMap(set):
 		f := k.frontend(RouteMap(set).NodePorts())
-		if !k.whole() || e.Chain == "" {
+		if !k.whole() || e.Chain == "" || e.Verdict != verdictOf(set) {
 			return false
 		}
 		s.Routes[RouteMap(set)][f] = e.Chain
@@ -152,6 +151,15 @@ func (s State) take(family Family, set string, e inspect.Element) bool {
 		return s.takeAddr(k, AddrSet(set))
 	}
 	return true
+}
+
+// verdictOf gives the verdict of all elements of a map: whoever exchanges one for the other
+// has the packet go on elsewhere behind the chain.
+func verdictOf(set string) int32 {
+	if RouteMap(set).Returns() {
+		return unix.NFT_JUMP
+	}
+	return unix.NFT_GOTO
 }
 
 func (s State) takeSlot(k *reader, m SlotMap, protocol uint8, e inspect.Element) bool {

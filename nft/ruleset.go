@@ -91,7 +91,7 @@ func (w rulesetWriter) ours(k inKernel) objects {
 // in where they should be, and nothing else.
 func (w rulesetWriter) current(k inKernel) bool {
 	o := w.ours(k)
-	if !k.sealed() {
+	if !k.sealed() || len(k.others) > 0 {
 		return false
 	}
 	if len(k.sets) != len(o.sets) || len(k.chains) != len(o.chains) || len(k.counters) != len(o.counters) || k.misfit(o) != "" {

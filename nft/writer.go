@@ -199,20 +199,6 @@ func (w *elementWriter) writeRanges(sets map[RangeSet][]netip.Prefix, done *Oper
 	return nil
 }
 
-// remove deletes elements that are not ours, in one transaction.
-func (w *elementWriter) remove(strays []stray) (Operations, error) {
-	var done Operations
-	deletes := map[string][]nftables.SetElement{}
-	for _, e := range strays {
-		deletes[e.set] = append(deletes[e.set], nftables.SetElement{Key: e.key, KeyEnd: e.keyEnd})
-	}
-	if err := w.each(deletes, w.conn.SetDeleteElements); err != nil {
-		return done, fmt.Errorf("encode elements of others: %w", err)
-	}
-	done.Deleted = len(strays)
-	return done, w.flush(&done)
-}
-
 // seal exchanges an empty chain for another one; was is "" if there is none.
 func (w *elementWriter) seal(was, now string) (Operations, error) {
 	var done Operations
@@ -301,10 +287,7 @@ func (w *elementWriter) element(e Element) nftables.SetElement {
 	el := nftables.SetElement{Key: keyOf(e), KeyEnd: keyEndOf(e)}
 	switch {
 	case e.Chain != "":
-		el.VerdictData = &expr.Verdict{Kind: expr.VerdictGoto, Chain: e.Chain}
-		if RouteMap(e.Set).Returns() {
-			el.VerdictData.Kind = expr.VerdictJump
-		}
+		el.VerdictData = &expr.Verdict{Kind: expr.VerdictKind(verdictOf(e.Set)), Chain: e.Chain}
 	case e.Endpoint.IsValid() && !isMemberSet(e.Set):
 		el.Val = appendPort(appendAddr(nil, e.Endpoint.Addr()), e.Endpoint.Port())
 	}

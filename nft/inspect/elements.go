@@ -15,8 +15,10 @@ import (
 type Element struct {
 	Key, Value []byte
 	KeyEnd     []byte // of an element that is a range
+	Verdict    int32  // of a map of verdicts: unix.NFT_GOTO
 	Chain      string // that a verdict names
 	End        bool   // a range has ended here
+	CatchAll   bool   // it stands for all keys that the set lacks, and has none
 	Comment    string
 }
 
@@ -78,6 +80,9 @@ func eachElement(body []byte, f func(Element) error) error {
 // setElemKeyEnd is NFTA_SET_ELEM_KEY_END, since kernel 5.6.
 const setElemKeyEnd = 10
 
+// CatchAll is NFT_SET_ELEM_CATCHALL, since kernel 5.13: a flag of elements.
+const CatchAll = 2
+
 func parseElement(body []byte) (e Element, err error) {
 	err = dump.EachAttr(body, func(kind uint16, v []byte) error {
 		switch kind {
@@ -90,7 +95,8 @@ func parseElement(body []byte) (e Element, err error) {
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment = comment(v)
 		case unix.NFTA_SET_ELEM_FLAGS:
-			e.End = dump.Number(v)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+			flags := dump.Number(v)
+			e.End, e.CatchAll = flags&unix.NFT_SET_ELEM_INTERVAL_END != 0, flags&CatchAll != 0
 		}
 		return nil
 	})
@@ -120,7 +126,10 @@ func (e *Element) parseData(v []byte) error {
 			return nil
 		}
 		return nested(data, func(kind uint16, part []byte) {
-			if kind == unix.NFTA_VERDICT_CHAIN {
+			switch kind {
+			case unix.NFTA_VERDICT_CODE:
+				e.Verdict = int32(dump.Number(part))
+			case unix.NFTA_VERDICT_CHAIN:
 				e.Chain = dump.Text(part)
 			}
 		})

@@ -13,7 +13,7 @@ func FuzzMessages(f *testing.F) {
 		_ = eachElement(b, func(Element) error { return nil })
 		_, _ = parseChain(b)
 		_, _, _ = parseSet(b)
-		_, _, _, _ = parseCounter(b)
+		_, _, _ = parseObject(b)
 		_ = Digests{}.Add(Rule{Expressions: b})
 	})
 }

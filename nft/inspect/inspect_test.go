@@ -3,6 +3,8 @@ package inspect_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -79,6 +81,7 @@ func TestASealIsOfWhatTheTableIs(t *testing.T) {
 		"delete map ip one m",
 		"add set ip one more { type ipv4_addr; }",
 		"add counter ip one d",
+		"add quota ip one c { over 10 mbytes }",
 		"add chain ip one more",
 		"chain ip one base { policy accept; }",
 		"add table ip one { flags dormant; }",
@@ -156,6 +159,52 @@ func TestOneObjectIsAskedForByItsName(t *testing.T) {
 			}
 		}
 		return nil
+	})
+}
+
+func TestObjectsOfOneNameAreToldApartByTheirType(t *testing.T) {
+	ns := netns.New(t, "node")
+	ns.Run(t, "nft", rules)
+	ns.Run(t, "nft", "add quota ip one c { over 10 mbytes }; add limit ip one l { rate 10/second }; add counter ip two d")
+	one := inspect.Table{Family: unix.NFPROTO_IPV4, Name: "one"}
+	with(t, ns, func(r *inspect.Reader) error {
+		list, err := r.Objects(one)
+		if err != nil {
+			return err
+		}
+		got := map[inspect.Object]bool{}
+		for _, o := range list {
+			got[o] = true
+		}
+		want := map[inspect.Object]bool{
+			{Name: "c", Type: unix.NFT_OBJECT_COUNTER}: true, {Name: "c", Type: unix.NFT_OBJECT_QUOTA}: true, {Name: "l", Type: unix.NFT_OBJECT_LIMIT}: true,
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("got %+v, want %+v", list, want)
+		}
+		counters, err := r.Counters(one)
+		if want := map[string]uint64{"c": 0}; !maps.Equal(counters, want) {
+			t.Errorf("got counters %v, want %v", counters, want)
+		}
+		return err
+	})
+}
+
+func TestElementsAsTheyAre(t *testing.T) {
+	ns := netns.New(t, "node")
+	ns.Run(t, "nft", rules)
+	ns.Run(t, "nft", "add element ip one m { 80 : jump regular, 81 : goto regular, 82 : drop, * : accept }")
+	with(t, ns, func(r *inspect.Reader) error {
+		got := map[string]bool{}
+		err := r.EachElement(inspect.Table{Family: unix.NFPROTO_IPV4, Name: "one"}, "m", func(e inspect.Element) error {
+			got[fmt.Sprintf("%v %d %q %t", e.Key, e.Verdict, e.Chain, e.CatchAll)] = true
+			return nil
+		})
+		want := map[string]bool{`[0 80] -3 "regular" false`: true, `[0 81] -4 "regular" false`: true, `[0 82] 0 "" false`: true, `[] 1 "" true`: true}
+		if !maps.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		return err
 	})
 }
 

@@ -168,39 +168,67 @@ func parseSet(body []byte) (table string, s Set, err error) {
 	return table, s, err
 }
 
-// Counters gives what the named counters of a table have counted: packets. A table that is
-// not there has none.
-func (r *Reader) Counters(t Table) (map[string]uint64, error) {
-	counted := map[string]uint64{}
+// An Object is a named one of a table that is no chain, set or rule: a counter, a quota. A
+// name is one for each type.
+type Object struct {
+	Name    string
+	Type    uint32 // unix.NFT_OBJECT_COUNTER
+	Packets uint64 // that a counter has counted
+}
+
+// Objects lists those of a table. A table that is not there has none.
+func (r *Reader) Objects(t Table) ([]Object, error) {
+	var list []Object
 	err := r.List(unix.NFT_MSG_GETOBJ, t.request(), func(body []byte) error {
-		table, name, packets, err := parseCounter(body)
+		table, o, err := parseObject(body)
 		if table == t.Name {
-			counted[name] = packets
+			list = append(list, o)
 		}
 		return err
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return nil, fmt.Errorf("list counters of table %s: %w", t.Name, err)
+		return nil, fmt.Errorf("list counters and other objects of table %s: %w", t.Name, err)
+	}
+	return list, nil
+}
+
+// Counters gives what the named counters of a table have counted: packets. A table that is
+// not there has none.
+func (r *Reader) Counters(t Table) (map[string]uint64, error) {
+	list, err := r.Objects(t)
+	if err != nil {
+		return nil, err
+	}
+	counted := map[string]uint64{}
+	for _, o := range list {
+		if o.Type == unix.NFT_OBJECT_COUNTER {
+			counted[o.Name] = o.Packets
+		}
 	}
 	return counted, nil
 }
 
-func parseCounter(body []byte) (table, name string, packets uint64, err error) {
+func parseObject(body []byte) (table string, o Object, err error) {
 	var data []byte
 	err = attributes(body, func(kind uint16, v []byte) {
 		switch kind {
 		case unix.NFTA_OBJ_TABLE:
 			table = dump.Text(v)
 		case unix.NFTA_OBJ_NAME:
-			name = dump.Text(v)
+			o.Name = dump.Text(v)
+		case unix.NFTA_OBJ_TYPE:
+			o.Type = dump.Number(v)
 		case unix.NFTA_OBJ_DATA:
 			data = v
 		}
 	})
+	if o.Type != unix.NFT_OBJECT_COUNTER {
+		return table, o, err
+	}
 	err = errors.Join(err, nested(data, func(kind uint16, v []byte) {
 		if kind == unix.NFTA_COUNTER_PACKETS && len(v) == 8 {
-			packets = binary.BigEndian.Uint64(v)
+			o.Packets = binary.BigEndian.Uint64(v)
 		}
 	}))
-	return table, name, packets, err
+	return table, o, err
 }

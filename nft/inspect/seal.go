@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash"
-	"maps"
 	"slices"
 	"strings"
 
@@ -46,7 +45,7 @@ func (r *Reader) read(t Table, source string) (c Contents, err error) {
 	h := sha256.New()
 	part(h, source)
 	part(h, fmt.Sprint(flags))
-	for _, step := range []func(Table, hash.Hash, *Contents) error{r.sealChains, r.sealSets, r.sealRules, r.sealCounters} {
+	for _, step := range []func(Table, hash.Hash, *Contents) error{r.sealChains, r.sealSets, r.sealRules, r.sealObjects} {
 		if err := step(t, h, &c); err != nil {
 			return c, err
 		}
@@ -90,9 +89,18 @@ func (r *Reader) sealRules(t Table, h hash.Hash, _ *Contents) error {
 	return err
 }
 
-func (r *Reader) sealCounters(t Table, h hash.Hash, _ *Contents) error {
-	counters, err := r.Counters(t)
-	parts(h, slices.Collect(maps.Keys(counters)))
+// sealObjects takes counters by their names, objects of other types with their type, too:
+// so the seal of a table that has counters only is that of earlier versions.
+func (r *Reader) sealObjects(t Table, h hash.Hash, _ *Contents) error {
+	objects, err := r.Objects(t)
+	var said []string
+	for _, o := range objects {
+		if o.Type != unix.NFT_OBJECT_COUNTER {
+			o.Name = fmt.Sprintf("%s of type %d", o.Name, o.Type)
+		}
+		said = append(said, o.Name)
+	}
+	parts(h, said)
 	return err
 }
 
