@@ -37,6 +37,8 @@ type Changes struct {
 	// First lets sources in before any frontend asks for them: the kernel does not
 	// commit an interval set at the same moment as the other sets of a transaction.
 	First []Step
+	// Steps begin with members and with the hairpins that come, and end with those that
+	// go: what they are too many for is torn into transactions in this order.
 	Steps []Step
 	// Last takes out the sources of frontends that ask for them no more.
 	Last []Step
@@ -64,6 +66,7 @@ func (c Changes) all() []Step { return slices.Concat(c.First, c.Steps, c.Last) }
 // nothing but the two values. Slots are compared by position: see Settle.
 func Diff(have, want State) Changes {
 	d, first, last := newDiffer(), newDiffer(), newDiffer()
+	before, after := newDiffer(), newDiffer()
 	for _, name := range slices.Sorted(maps.Keys(want.Slots)) {
 		diffMaps(have.Slots[name], want.Slots[name], slices.Equal, func(f Frontend, old, now []netip.AddrPort) {
 			d.slots(name, f, old, now)
@@ -79,7 +82,14 @@ func Diff(have, want State) Changes {
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Addrs)) {
 		diffMaps(have.Addrs[name], want.Addrs[name], equal, func(addr netip.Addr, old, now bool) {
-			d.addr(name, addr, old, now)
+			to := d
+			switch {
+			case name == Hairpins && now:
+				to = before
+			case name == Hairpins:
+				to = after
+			}
+			to.addr(name, addr, old, now)
 		})
 	}
 	diffMaps(have.Sources, want.Sources, slices.Equal, func(f Frontend, old, now []netip.Prefix) {
@@ -89,7 +99,8 @@ func Diff(have, want State) Changes {
 		}
 		first.sources(f, old, now)
 	})
-	c := Changes{First: first.sorted(), Steps: append(diffMembers(have.Members, want.Members), d.sorted()...), Last: last.sorted()}
+	c := Changes{First: first.sorted(), Last: last.sorted()}
+	c.Steps = slices.Concat(before.sorted(), diffMembers(have.Members, want.Members), d.sorted(), after.sorted())
 	c.Ranges = diffRanges(have, want, PodCIDRs)
 	c.RangesLast = diffRanges(have, want, ServiceCIDRs)
 	return c

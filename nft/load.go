@@ -68,8 +68,11 @@ func (p *Program) Finish(ctx context.Context) error {
 // fill writes elements, and hooks the base chains of a cold table in.
 func (p *Program) fill(ctx context.Context, cold bool, have, want State, first Keys) error {
 	ranges, last := rangeChanges(have, want)
-	if err := p.write(ranges); err != nil {
-		return err
+	hairpins, lastHairpins := hairpinChanges(have, want)
+	for _, c := range []Changes{ranges, hairpins} {
+		if err := p.write(c); err != nil {
+			return err
+		}
 	}
 	if cold {
 		if err := p.write(Diff(have.At(first), want.At(first))); err != nil {
@@ -85,6 +88,9 @@ func (p *Program) fill(ctx context.Context, cold bool, have, want State, first K
 		if err := p.write(Diff(have.At(keys), want.At(keys))); err != nil {
 			return err
 		}
+	}
+	if err := p.write(lastHairpins); err != nil {
+		return err
 	}
 	return p.write(last)
 }
@@ -163,11 +169,25 @@ func (p *Program) openRules(ctx context.Context, k inKernel) (cold bool, err err
 	}
 	cold = !slices.ContainsFunc(p.rules.skeleton.Chains, func(c Chain) bool { return c.Base != nil && k.chains[c.Name].Base })
 	p.setRules(k.variable())
-	if err := p.rules.install(ctx, k, p.variable(), !cold); err != nil {
-		return false, err
+	return cold, p.install(ctx, k, !cold)
+}
+
+// install writes the rules over those that are there, some affinities at a time.
+func (p *Program) install(ctx context.Context, k inKernel, hook bool) error {
+	v := p.variable()
+	n := min(affinitiesPerRun, len(v.affinities))
+	if err := p.rules.install(ctx, k, variable{v.order, v.affinities[:n]}, hook); err != nil {
+		return err
 	}
 	p.ranRuleset()
-	return cold, nil
+	for part := range slices.Chunk(v.affinities[n:], affinitiesPerRun) {
+		if err := p.rules.reinstall(ctx, k, v.affinities[:n], part); err != nil {
+			return err
+		}
+		p.ranRuleset()
+		n += len(part)
+	}
+	return nil
 }
 
 // readElements reads these sets, and deletes from them what cannot be ours. Pins are

@@ -3,6 +3,7 @@ package nft
 import (
 	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
@@ -13,9 +14,25 @@ func rangeChanges(have, want State) (before, after Changes) {
 	return Changes{Ranges: c.Ranges}, Changes{RangesLast: c.RangesLast}
 }
 
-// parts splits all that two states hold, but for ranges, into keys that are written
-// together: whole addresses, with about as many elements as a transaction takes. So a
-// full load needs little memory beside the states. Affinities come first.
+// hairpinChanges gives the hairpins that come, before the first frontend, and those that
+// go, after the last: a pod that reaches itself between the two would not be masqueraded,
+// and conntrack keeps that for the connection. From then on have counts as having them.
+func hairpinChanges(have, want State) (before, after Changes) {
+	only := func(hairpins map[netip.Addr]bool) State {
+		s := NewState()
+		s.Addrs[Hairpins] = hairpins
+		return s
+	}
+	all := maps.Clone(have.Addrs[Hairpins])
+	maps.Copy(all, want.Addrs[Hairpins])
+	before, after = Diff(only(have.Addrs[Hairpins]), only(all)), Diff(only(all), only(want.Addrs[Hairpins]))
+	have.Addrs[Hairpins] = maps.Clone(want.Addrs[Hairpins])
+	return before, after
+}
+
+// parts splits all that two states hold, but for ranges and hairpins, into keys that are
+// written together: whole addresses, with about as many elements as a transaction takes.
+// So a full load needs little memory beside the states. Affinities come first.
 func parts(have, want State) iter.Seq[Keys] {
 	return func(yield func(Keys) bool) {
 		part, size := NewKeys(), 0

@@ -177,10 +177,25 @@ func (p *Program) write(c Changes) error {
 }
 
 // ensure brings in the rules for numbers of endpoints and session affinities that are
-// used for the first time.
+// used for the first time. What is in stays, also if what comes after it fails.
 func (p *Program) ensure(ctx context.Context, want State) error {
-	missing := p.counts.missing(want)
-	more := variable{missing.order(), p.affinities.missing(want)}
+	missing, more := p.counts.missing(want), p.affinities.missing(want)
+	n := min(affinitiesPerRun, len(more))
+	if err := p.extend(ctx, variable{missing.order(), more[:n]}); err != nil {
+		return err
+	}
+	for c := range missing {
+		p.counts[c] = &usage{}
+	}
+	for part := range slices.Chunk(more[n:], affinitiesPerRun) {
+		if err := p.extend(ctx, variable{affinities: part}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Program) extend(ctx context.Context, more variable) error {
 	if len(more.order)+len(more.affinities) == 0 {
 		return nil
 	}
@@ -190,9 +205,6 @@ func (p *Program) ensure(ctx context.Context, want State) error {
 	}
 	p.ranRuleset()
 	p.setRules(variable{append(there.order, more.order...), append(there.affinities, more.affinities...)})
-	for c := range missing {
-		p.counts[c] = &usage{}
-	}
 	return nil
 }
 

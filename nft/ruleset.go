@@ -22,6 +22,11 @@ const versionPrefix = "skeleton-"
 // transactions of others.
 const patience = 30 * time.Second
 
+// affinitiesPerRun bounds how many session affinities one run of nft writes: a run takes
+// the longer the more it writes, by more than the number (4,000: 15 s), and one that loses
+// its patience has written nothing.
+const affinitiesPerRun = 200
+
 // rulesetWriter writes what is constant: tables, sets, maps, chains and rules, by
 // running nft.
 type rulesetWriter struct {
@@ -115,14 +120,36 @@ func (w rulesetWriter) current(k inKernel) bool {
 	return true
 }
 
-// install writes all rules in one transaction, over what is there: no element
+// install writes all these rules in one transaction, over what is there: no element
 // changes. What the table has besides stays, but for base chains, since elements may
 // still lead to it; leftovers names it. Base chains are hooked in only if hook is set.
 func (w rulesetWriter) install(ctx context.Context, k inKernel, v variable, hook bool) error {
 	tx := w.nft.NewTransaction()
 	tx.Add(&knftables.Table{Comment: knftables.PtrTo("rules for Services")})
 	o := w.all(v)
-	chains := slices.DeleteFunc(o.chains, func(c Chain) bool { return c.Base != nil && !hook })
+	o.chains = slices.DeleteFunc(o.chains, func(c Chain) bool { return c.Base != nil && !hook })
+	emptyChains(tx, k, o.chains)
+	for _, name := range w.leftovers(k).chains {
+		if unreferenced(name, k.chains[name]) {
+			tx.Flush(&knftables.Chain{Name: name})
+			tx.Delete(&knftables.Chain{Name: name})
+		}
+	}
+	addObjects(tx, o)
+	return w.run(ctx, tx, "write the rules")
+}
+
+// reinstall writes the rules of more affinities, over what is there.
+func (w rulesetWriter) reinstall(ctx context.Context, k inKernel, there, more []Affinity) error {
+	tx := w.nft.NewTransaction()
+	o := w.affinities(more).without(w.affinities(there))
+	emptyChains(tx, k, o.chains)
+	addObjects(tx, o)
+	return w.run(ctx, tx, "write the rules of session affinities")
+}
+
+// emptyChains takes the rules out of those of these chains that are there.
+func emptyChains(tx *knftables.Transaction, k inKernel, chains []Chain) {
 	for _, c := range chains {
 		if have, ok := k.chains[c.Name]; ok {
 			tx.Flush(&knftables.Chain{Name: c.Name})
@@ -131,14 +158,6 @@ func (w rulesetWriter) install(ctx context.Context, k inKernel, v variable, hook
 			}
 		}
 	}
-	for _, name := range w.leftovers(k).chains {
-		if unreferenced(name, k.chains[name]) {
-			tx.Flush(&knftables.Chain{Name: name})
-			tx.Delete(&knftables.Chain{Name: name})
-		}
-	}
-	addObjects(tx, objects{o.counters, o.sets, chains})
-	return w.run(ctx, tx, "write the rules")
 }
 
 // begin writes the rules into a new table, with no base chain hooked in. One that is
