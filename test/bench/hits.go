@@ -95,18 +95,22 @@ func measureHits(ctx context.Context, say func(string, ...any)) ([]*table, error
 	return []*table{c.table()}, nil
 }
 
-// turn measures both halves, one of them first.
+// turn measures both halves, one of them first. Counting is begun for each, and ended before
+// the one without: what comes before a measurement is the same then.
 func (c *counted) turn(withFirst bool) error {
 	for _, with := range []bool{withFirst, !withFirst} {
-		to, end := &c.without, func() error { return nil }
-		if with {
-			counters, err := c.count()
-			if err != nil {
+		counters, err := c.count()
+		if err != nil {
+			return err
+		}
+		to, end := &c.with, counters.Close
+		if !with {
+			if err := counters.Close(); err != nil {
 				return err
 			}
-			to, end = &c.with, counters.Close
+			to, end = &c.without, func() error { return nil }
 		}
-		err := c.net.client.Do(func() error {
+		err = c.net.client.Do(func() error {
 			if err := c.path.run(); err != nil {
 				return err
 			}
