@@ -71,7 +71,7 @@ func (b *builder) bases(goroot string) {
 	const path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	b.base("docker.io/library/debian:bookworm-slim", "scratch", debian, "/", "PATH="+path)
 	b.base("docker.io/library/golang:1.26-bookworm", "docker.io/library/debian:bookworm-slim", goroot, "/usr/local/go",
-		"PATH=/go/bin:/usr/local/go/bin:"+path, "GOPATH=/go", "GOTOOLCHAIN=local")
+		"PATH=/go/bin:/usr/local/go/bin:"+path, "GOPATH=/go", "GOCACHE=/go/cache", "GOTOOLCHAIN=local")
 }
 
 func goEnv(t *testing.T, name string) string {
@@ -94,7 +94,7 @@ func TestTheDockerfileIsBuilt(t *testing.T) {
 	b := newBuilder(t)
 	b.bases(goEnv(t, "GOROOT"))
 	b.do("build", "--pull-never", "--network", "host", "--quiet", "-f", "install/Dockerfile", "-t", "onerule:dev", "--build-arg", "VERSION="+version,
-		"--volume", goEnv(t, "GOMODCACHE")+":/go/pkg/mod", "--volume", goEnv(t, "GOCACHE")+":/root/.cache/go-build", ".")
+		"--volume", goEnv(t, "GOMODCACHE")+":/go/pkg/mod", "--volume", goEnv(t, "GOCACHE")+":/go/cache", ".")
 	got := b.do("mount", b.container("localhost/onerule:dev"))
 
 	_, files, _ := build(t, "-bin", bin)
