@@ -1,14 +1,12 @@
 package daemon
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"onerule/test/netns"
+	"onerule/test/rig"
 )
 
 // sample gives the value of a metric's only sample of IPv4, or -1.
@@ -27,28 +25,11 @@ func sample(t *testing.T, d *Daemon, name string) float64 {
 	return -1
 }
 
-// refusing puts an nft first in PATH that fails as long as a file exists.
-func refusing(t *testing.T) (file string) {
-	t.Helper()
-	dir := t.TempDir()
-	file = filepath.Join(dir, "refuses")
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n[ ! -e %s ] || { echo 'Error: refused' >&2; exit 1; }\nexec %s \"$@\"\n", file, nft)
-	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return file
-}
-
 // What the kernel refuses is counted, by what it was for, and what it was to bring in
 // waits.
 func TestA11_2WhatTheKernelRefusesIsCounted(t *testing.T) {
 	const rules = "kubeproxy_sync_proxy_rules_"
-	refuses, ns := refusing(t), netns.New(t, "node")
+	refuses, ns := rig.Refusing(t), netns.New(t, "node")
 	d := newDaemon(t, ns)
 	d.Synced()
 	check := func(when string, want map[string]float64) {

@@ -2,11 +2,8 @@ package daemon
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -21,6 +18,7 @@ import (
 	"onerule/daemon/plan"
 	"onerule/nft"
 	"onerule/test/netns"
+	"onerule/test/rig"
 )
 
 // caused gives a slice with an endpoint, which follows from something at a second.
@@ -76,7 +74,7 @@ func TestWhatIsOwedOutlivesWritesThatFail(t *testing.T) {
 
 // R10: how long a change took counts from when it came, also if the first write of it fails.
 func TestR10AChangeThatFailsAtFirstIsToldOf(t *testing.T) {
-	refuses, ns := refusing(t), netns.New(t, "node")
+	refuses, ns := rig.Refusing(t), netns.New(t, "node")
 	synctest.Test(t, func(t *testing.T) {
 		d := newDaemon(t, ns)
 		d.Synced()
@@ -132,28 +130,10 @@ func observed(t *testing.T, d *Daemon, name string) (n uint64, sum float64) {
 	return n, sum
 }
 
-// keepsForeign puts an nft first in PATH that does not delete a chain named foreign as long
-// as a file exists.
-func keepsForeign(t *testing.T) (file string) {
-	t.Helper()
-	dir := t.TempDir()
-	file = filepath.Join(dir, "keeps")
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] || exec %[2]s \"$@\"\ncat >%[1]s\n! grep -q 'delete chain .* foreign' %[1]s || { echo 'Error: refused' >&2; exit 1; }\nexec %[2]s \"$@\" <%[1]s\n", file, nft)
-	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return file
-}
-
 // A load that can't delete what others left in the table is done: what goes with it is, and
 // changes go on. It is told, and tried again.
 func TestR10ALoadThatCanNotTidyIsDoneAllTheSame(t *testing.T) {
-	keeps, ns := keepsForeign(t), netns.New(t, "node")
+	keeps, ns := rig.KeepsForeign(t), netns.New(t, "node")
 	d := newDaemon(t, ns)
 	sync := func() {
 		t.Helper()

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,6 +12,7 @@ import (
 
 	"onerule/nft"
 	"onerule/test/netns"
+	"onerule/test/rig"
 )
 
 // damages are what others, or another version of ours, may have left of our table. $F is
@@ -313,24 +312,6 @@ func TestATableThatRefusesOurRulesIsBegunAfresh(t *testing.T) {
 	}
 }
 
-// keepsForeign puts an nft first in PATH that does not delete a chain named foreign as long
-// as a file exists.
-func keepsForeign(t *testing.T) (file string) {
-	t.Helper()
-	dir := t.TempDir()
-	file = filepath.Join(dir, "keeps")
-	nft, err := exec.LookPath("nft")
-	if err != nil {
-		t.Fatal(err)
-	}
-	script := fmt.Sprintf("#!/bin/sh\n[ -e %[1]s ] || exec %[2]s \"$@\"\ncat >%[1]s\n! grep -q 'delete chain .* foreign' %[1]s || { echo 'Error: refused' >&2; exit 1; }\nexec %[2]s \"$@\" <%[1]s\n", file, nft)
-	if err := os.WriteFile(filepath.Join(dir, "nft"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	return file
-}
-
 // A chain that stands in a rule of others' is deleted with it.
 func TestAChainThatStandsInARuleIsHealed(t *testing.T) {
 	ns := netns.New(t, "node")
@@ -346,7 +327,7 @@ func TestAChainThatStandsInARuleIsHealed(t *testing.T) {
 
 // A load that can't delete what others left has brought all in: only that is tried again.
 func TestALoadThatCanNotTidyIsDoneAndSaysSo(t *testing.T) {
-	ns, keeps := netns.New(t, "node"), keepsForeign(t)
+	ns, keeps := netns.New(t, "node"), rig.KeepsForeign(t)
 	p, want := program(t, ns, config(nft.IPv4)), world(nft.IPv4, 2, 3)
 	load(t, ns, p, copyOf(want))
 	healthy := sorted(listing(t, ns, nft.IPv4))

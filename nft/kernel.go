@@ -116,6 +116,13 @@ func countLookedUp(rule inspect.Rule) (c count, ok bool, err error) {
 	return c, ok, err
 }
 
+// take leaves out a chain that goes with the rule that it stands in, and by nothing else.
+func (k *inKernel) take(c inspect.Chain) {
+	if !c.Bound {
+		k.chains[c.Name] = c
+	}
+}
+
 func (k *inKernel) readChains(r *inspect.Reader, family Family) error {
 	all, err := r.Chains(nfFamily(family))
 	if err != nil {
@@ -124,7 +131,7 @@ func (k *inKernel) readChains(r *inspect.Reader, family Family) error {
 	k.chains = map[string]inspect.Chain{}
 	for _, c := range all {
 		if c.Table == TableName {
-			k.chains[c.Name] = c
+			k.take(c)
 		}
 	}
 	for _, name := range k.chainNames(family) {
@@ -133,7 +140,7 @@ func (k *inKernel) readChains(r *inspect.Reader, family Family) error {
 			return err
 		}
 		if there {
-			k.chains[name] = c
+			k.take(c)
 		}
 	}
 	return nil

@@ -173,10 +173,6 @@ func (w rulesetWriter) begin(ctx context.Context) error {
 	return w.run(ctx, tx, "write the rules into a new table")
 }
 
-// nameless begins the names that the kernel gives to chains that stand in a rule, as in jump
-// { … }.
-const nameless = "__chain"
-
 // A remainder names what is none of ours.
 type remainder struct{ counters, sets, chains []string }
 
@@ -197,8 +193,7 @@ func (r remainder) objects(k inKernel) objects {
 	return o
 }
 
-// leftovers gives what is none of ours. A chain without a name of its own goes with the rule
-// that it stands in, and by nothing else.
+// leftovers gives what is none of ours.
 func (w rulesetWriter) leftovers(k inKernel) remainder {
 	ours := w.ours(k)
 	counters, sets, chains := maps.Clone(k.counters), maps.Clone(k.sets), maps.Clone(k.chains)
@@ -211,7 +206,6 @@ func (w rulesetWriter) leftovers(k inKernel) remainder {
 	for _, c := range ours.chains {
 		delete(chains, c.Name)
 	}
-	maps.DeleteFunc(chains, func(name string, _ inspect.Chain) bool { return strings.HasPrefix(name, nameless) })
 	return remainder{slices.Sorted(maps.Keys(counters)), slices.Sorted(maps.Keys(sets)), slices.Sorted(maps.Keys(chains))}
 }
 

@@ -150,7 +150,7 @@ func (s *store) claimTheirs(rec *record, last time.Time) error {
 	}
 	for _, a := range rec.Addresses {
 		path := filepath.Join(s.base.adopt, a.String())
-		err := writeWhole(path, hostLocalFormat(rec.reservation()))
+		err := writeTheirs(path, rec.reservation())
 		if err == nil {
 			err = os.Chtimes(path, last.Add(-time.Second), last.Add(-time.Second))
 		}
@@ -196,14 +196,13 @@ func (s *store) adoptOne(a netip.Addr, path string, last, began time.Time, boot 
 		s.note("not adopting %s: it is of an earlier boot", path)
 		return nil
 	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	r, err := parseReservation(withInterface(content))
-	if err != nil {
+	r, err := readTheirs(path)
+	switch {
+	case errors.Is(err, errBadRecord):
 		s.note("not adopting %s: no reservation", path)
 		return nil
+	case err != nil || r == nil:
+		return err
 	}
 	if ours, err := s.readReservation(a); err == nil && ours == nil {
 		r.Created, r.BootID, r.Adopted = info.ModTime(), boot, true
@@ -230,18 +229,36 @@ func (s *store) dropTheirs(k key, rec *record, released []netip.Addr) error {
 	errs := []error{err}
 	for _, a := range released {
 		path := filepath.Join(s.base.adopt, a.String())
-		content, err := os.ReadFile(path)
-		if err == nil {
-			r, bad := parseReservation(withInterface(content))
-			if bad == nil && r.of(k) {
-				err = os.Remove(path)
-			}
+		r, err := readTheirs(path)
+		if r != nil && r.of(k) {
+			err = os.Remove(path)
 		}
-		if !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errBadRecord) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// readTheirs reads a reservation of host-local's: nil where there is none, errBadRecord for a
+// file that is no reservation.
+func readTheirs(path string) (*reservation, error) {
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return parseReservation(withInterface(content))
+}
+
+// writeTheirs writes one as host-local does.
+func writeTheirs(path string, r *reservation) error {
+	if err := writeWhole(path, []byte(r.Container+"\r\n"+r.Interface)); err != nil {
+		return fmt.Errorf("write a reservation of host-local: %w", err)
+	}
+	return nil
 }
 
 // addressFiles gives the addresses that files of a directory are named after. Others are

@@ -108,18 +108,29 @@ func TestC41DelRacesWithTheNamespace(t *testing.T) {
 	}
 }
 
-func TestDelWithAFullDisk(t *testing.T) {
-	n := newNode(t)
+// smallDisk puts the state on a disk of its own, which can be filled.
+func (n *node) smallDisk(t *testing.T) (fill func() (filler string)) {
+	t.Helper()
 	if err := os.MkdirAll(n.dataDir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", n.dataDir, "tmpfs", 0, "size=256k"); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = unix.Unmount(n.dataDir, unix.MNT_DETACH) }()
+	t.Cleanup(func() { _ = unix.Unmount(n.dataDir, unix.MNT_DETACH) })
+	return func() string {
+		filler := filepath.Join(n.dataDir, "filler")
+		_ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) // until it is full
+		return filler
+	}
+}
+
+func TestDelWithAFullDisk(t *testing.T) {
+	n := newNode(t)
+	fill := n.smallDisk(t)
 	c := add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil))
 	n.added(t, c)
-	_ = os.WriteFile(filepath.Join(n.dataDir, "filler"), make([]byte, 1<<20), 0o600) // until it is full
+	fill()
 	t.Run("C47: STATUS says so", func(t *testing.T) { n.fail(t, c.as("STATUS"), 50, "full") })
 	t.Run("C28: ADD fails and leaves nothing", func(t *testing.T) {
 		n.fail(t, add("c2", "eth0", netns.New(t, "pod2"), c.stdin), 5, "no space")

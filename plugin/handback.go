@@ -165,31 +165,24 @@ func reserveAllAtHostLocal(dir string, reserved map[netip.Addr]*reservation) err
 		return err
 	}
 	for _, a := range missing {
-		r := reserved[a]
-		if err := writeWhole(filepath.Join(dir, a.String()), hostLocalFormat(r)); err != nil {
-			return fmt.Errorf("write a reservation of host-local: %w", err)
+		if err := writeTheirs(filepath.Join(dir, a.String()), reserved[a]); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func hostLocalFormat(r *reservation) []byte { return []byte(r.Container + "\r\n" + r.Interface) }
-
 // heldByHostLocal says whether host-local has a reservation for the same pod. One for
 // another pod is an error.
 func heldByHostLocal(path string, r *reservation) (bool, error) {
-	content, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
+	there, err := readTheirs(path)
+	switch {
+	case errors.Is(err, errBadRecord), there != nil && !there.of(key{container: r.Container, ifName: r.Interface}):
+		return false, fmt.Errorf("%s holds it for another pod than %s/%s", path, r.Container, r.Interface)
+	case err != nil:
 		return false, fmt.Errorf("read a reservation of host-local: %w", err)
 	}
-	there, err := parseReservation(withInterface(content))
-	if err != nil || !there.of(key{container: r.Container, ifName: r.Interface}) {
-		return false, fmt.Errorf("%s holds it for another pod than %s/%s", path, r.Container, r.Interface)
-	}
-	return true, nil
+	return there != nil, nil
 }
 
 // dropFormer removes host-local's reservations that are from before we took over and not

@@ -256,20 +256,12 @@ func TestAdoptOnce(t *testing.T) {
 // On a full disk nothing can be adopted.
 func TestAdoptWithAFullDisk(t *testing.T) {
 	n := newNode(t)
-	if err := os.MkdirAll(n.dataDir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mount("tmpfs", n.dataDir, "tmpfs", 0, "size=256k"); err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Unmount(n.dataDir, unix.MNT_DETACH) }()
+	fill := n.smallDisk(t)
 	n.added(t, add("c1", "eth0", netns.New(t, "pod"), n.config("1.1.0", nil)))
-	filler := filepath.Join(n.dataDir, "filler")
-	fill := func() { _ = os.WriteFile(filler, make([]byte, 1<<20), 0o600) } // until it is full
 	theirs := hostLocal(t, map[string]string{"10.1.0.20": "old0", "10.1.0.21": "old1"})
 	stdin := n.config("1.1.0", object{"adopt": theirs})
 
-	fill()
+	filler := fill()
 	t.Run("C42: DEL of an old pod leaves nothing to adopt", func(t *testing.T) {
 		n.succeed(t, call{verb: "DEL", container: "old0", ifName: "eth0", stdin: stdin})
 		if d := cmp.Diff(map[string]string{"10.1.0.21": "old1"}, reserved(t, theirs)); d != "" {

@@ -151,22 +151,21 @@ func (w *worker) change(want layout.State) (news bool, err error) {
 	w.begun = true
 	before := w.astray()
 	news, err = w.write(changes)
-	if len(w.astray()) < len(before) {
+	if w.astray() < before {
 		w.doubt.facts = true
 	}
 	return news || w.doubt.facts, err
 }
 
-// astray gives our routes that lead to addresses of nodes, which an earlier set of nodes
+// astray counts our routes that lead to addresses of nodes, which an earlier set of nodes
 // wanted: no address that a node may have is in a range of pods.
-func (w *worker) astray() []layout.Place {
-	var list []layout.Place
+func (w *worker) astray() (count int) {
 	for place := range w.have.Routes {
 		if w.asked.within(place.Dst) {
-			list = append(list, place)
+			count++
 		}
 	}
-	return list
+	return count
 }
 
 // learn finds out about this node what is not known, or not believed.
@@ -300,9 +299,10 @@ func (w *worker) insist(refused []layout.Change) (failed failures) {
 			w.have = w.have.Apply(c)
 		case !refuses(c, err):
 			failed = append(failed, err)
-		case w.facts.Refused == nil:
-			w.facts.Refused = map[layout.Route]string{c.Route: unix.EINVAL.Error()}
 		default:
+			if w.facts.Refused == nil {
+				w.facts.Refused = map[layout.Route]string{}
+			}
 			w.facts.Refused[c.Route] = unix.EINVAL.Error()
 		}
 	}

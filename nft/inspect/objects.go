@@ -51,6 +51,7 @@ type Chain struct {
 	Family      uint8 // as in messages of netfilter: unix.NFPROTO_IPV4
 	Table, Name string
 	Base        bool
+	Bound       bool // stands in a rule, as in jump { … }, and goes with it
 	Type        string
 	Hook        uint32
 	Priority    int32
@@ -89,6 +90,12 @@ func (r *Reader) Chain(t Table, name string) (c Chain, there bool, err error) {
 	return c, there, nil
 }
 
+// Of linux/netfilter/nf_tables.h: NFTA_CHAIN_FLAGS, and NFT_CHAIN_BINDING (5.9).
+const (
+	chainFlags   = 10
+	chainBinding = 1 << 2
+)
+
 func parseChain(body []byte) (c Chain, err error) {
 	var hook []byte
 	err = attributes(body, func(kind uint16, v []byte) {
@@ -103,6 +110,8 @@ func parseChain(body []byte) (c Chain, err error) {
 			c.Policy = dump.Number(v)
 		case unix.NFTA_CHAIN_HOOK:
 			c.Base, hook = true, v
+		case chainFlags:
+			c.Bound = dump.Number(v)&chainBinding != 0
 		}
 	})
 	if err != nil {
